@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-_WORTH_A_GAP = 64 << 10  # a gap of so many bytes between wanted elements is worth two boxes
+_WORTH_A_GAP = 64 << 10  # a gap of this many bytes between wanted elements is worth two boxes
 
 
 @dataclasses.dataclass(frozen=True)

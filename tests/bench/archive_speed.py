@@ -4,7 +4,7 @@ O_DIRECT read of the step, one write of what we make of it, and reading that bac
     scripts/bench archive [--bytes 600MB] [--rounds 5] [--no-peers]
 
 The rival is timed with the fsync that ours has, and without. A time counts once `archive verify` found the store good, or
-tar compared its archive with the step. How small the results are is told on stderr.
+tar compared its archive with the step. The sizes of the results are printed on stderr.
 """
 
 import glob

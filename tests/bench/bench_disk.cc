@@ -106,7 +106,7 @@ int TransferByUring(const DiskJob& job, const RawTransfer& how) {
       const uint64_t end = std::min(begin + how.block, job.bytes);
       if (cqe->res <= 0)
         error = cqe->res < 0 ? -cqe->res : EIO;
-      else if (begin + cqe->res < end)  // a short one: the rest by hand
+      else if (begin + cqe->res < end)  // after a short transfer: the rest by pread or pwrite
         error = TransferBlock(job, begin + cqe->res, end);
       io_uring_cqe_seen(ring.get(), cqe);
     }

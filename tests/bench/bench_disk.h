@@ -1,4 +1,4 @@
-// Raw transfers between one warm buffer and one file: what a disk and the page cache give without a
+// Raw transfers between one warm buffer and one file: the speed of a disk and the page cache without a
 // checkpoint in the way. Straight system calls, so that nothing of ckpt's own I/O is part of the limit it is
 // held to.
 #pragma once
@@ -52,8 +52,8 @@ struct BufferedSeconds {
 // Creates `path` and writes it through the page cache as programs usually do: one thread, no space reserved.
 Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const std::byte> bytes);
 
-// Makes free memory "recycled" (bench_memory.h): a file of as many bytes in `directory` is written into the
-// page cache and removed. (Freed anonymous memory was seen not to serve: the next file still got other
+// Makes free memory "recycled" (bench_memory.h): a file of `bytes` bytes in `directory` is written into the
+// page cache and removed. (Freed anonymous memory did not work: the next file still got other
 // pages.)
 Status RecyclePages(const std::string& directory, std::span<const std::byte> bytes);
 

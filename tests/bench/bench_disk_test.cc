@@ -47,7 +47,7 @@ TEST(BenchDiskTest, AFileThatEndsEarlyIsNotAFastRead) {
   EXPECT_FALSE(RawRead(file.path(), buffer->bytes(), {Engine::kUring, 4, 65536, false}).ok());
 }
 
-TEST(BenchDiskTest, ResidencyIsSeen) {
+TEST(BenchDiskTest, ReportsHowMuchOfAFileIsCached) {
   const TempDir dir;
   auto buffer = WarmBuffer::Make(64 * kPageBytes);
   ASSERT_TRUE(buffer.ok());

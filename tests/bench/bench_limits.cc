@@ -132,7 +132,7 @@ class Limits {
                            }});
   }
 
-  // For what takes new pages: once as the machine gives them, once as they come when others just freed them.
+  // For work on new pages: once as the machine provides them, once just after other code freed them.
   void AddInBothStates(const std::string& name, std::function<Status(const std::string&, Samples&)> run) {
     contenders_.push_back({name + "_as_found", [this, name, run](Samples& samples) {
                              Settle(options_.settle_seconds());

@@ -1,5 +1,5 @@
-// The machine's own limits: memory, page cache, disk, digests. Nothing of ours is held to anything here;
-// what raw reads bring is compared with what was written.
+// The machine's own limits: memory, page cache, disk, digests. No goal is checked here;
+// the bytes of raw reads are compared with the written ones.
 #pragma once
 
 #include "tests/bench/bench_save.h"

@@ -1,4 +1,4 @@
-// `cairn-bench`: measures this machine's limits, and Cairn's speed beside them, in one process.
+// `cairn-bench`: measures this machine's limits and Cairn's speed in one process.
 //
 // A table of jobs makes the subcommands that measure a size and a disk with the same flags; codec takes a
 // checkpoint. Every report begins with the facts of the machine, without which a number means little.

@@ -1,8 +1,8 @@
 // Memory for measurements: warm buffers, and the state that free memory is in.
 //
 // A virtual machine may give free pages back to its host (free page reporting of virtio-balloon does so two
-// seconds after they were freed). A page that comes back from there costs about ten times as much as one that
-// was just freed by somebody else, in the page cache as in a process. Whatever writes to new pages must
+// seconds after they were freed). A page returned from there costs about ten times as much as one that
+// another process has just freed, in the page cache as in a process. Code that writes to new pages must
 // therefore be timed in both states: as found, after Settle(), and recycled, after RecyclePages() of
 // bench_disk.h.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace cairn {
 
-// Memory that is touched, in huge pages where they are to be had, aligned to a page.
+// Memory that is touched, in huge pages if available, aligned to a page.
 class WarmBuffer {
  public:
   // Errors: NoSpace.

@@ -1,5 +1,5 @@
 // CheckRoom runs before a benchmark takes anything, so that no benchmark fills a disk or the memory halfway.
-// Facts of the machine come from /proc and system calls and go before the figures, which say little without
+// Facts of the machine come from /proc and system calls and precede the figures, which mean little without
 // them.
 
 #include "tests/bench/bench_options.h"

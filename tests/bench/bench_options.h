@@ -17,18 +17,18 @@ struct BenchOptions {
   double settle = -1;  // seconds before memory counts as "as found"; negative: by size
   bool json = false;
 
-  // Measurements of small sizes say nothing about fresh pages, so they do not wait for them.
+  // Measurements of small sizes do not measure fresh pages, so they do not wait for them.
   double settle_seconds() const { return settle >= 0 ? settle : bytes < (256 << 20) ? 0 : 10; }
 };
 
 // Errors: NoSpace if the directory's file system or the machine's memory has less than this, which says
-// how much is there.
+// how much there is.
 Status CheckRoom(const BenchOptions& options, uint64_t disk_bytes, uint64_t memory_bytes);
 
 // CPU, cores, memory, kernel, file system of the directory, and whether it takes O_DIRECT and io_uring.
 Result<nlohmann::ordered_json> MachineFacts(const std::string& directory);
 
-// Says on a terminal what is being measured.
+// Shows on a terminal what is being measured.
 std::function<void(const std::string&)> TellOnTerminal();
 
 // One run's report, as tables or as JSON. `facts` go first.

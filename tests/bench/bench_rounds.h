@@ -60,7 +60,7 @@ Result<Samples> RunRounds(const std::vector<Contender>& contenders, int rounds,
 // A goal of the project: a ratio of two series of one run.
 struct GoalRatio {
   std::string name;  // "flush_ratio"
-  std::string what;  // for people
+  std::string what;  // the description in the report
   Spread ratio;
   double goal = 0;
   bool at_least = true;  // else at most

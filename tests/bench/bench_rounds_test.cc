@@ -20,7 +20,7 @@ TEST(BenchRoundsTest, EachRoundStartsWithTheNextContender) {
   for (const Series& series : samples->series()) EXPECT_EQ(series.seconds.size(), 4u);
 }
 
-TEST(BenchRoundsTest, TheFirstFailureEndsTheRoundsWithTheContendersName) {
+TEST(BenchRoundsTest, TheFirstFailureStopsTheRoundsAndNamesTheContender) {
   int runs = 0;
   const std::vector<Contender> contenders = {{"fine",
                                               [&](Samples&) {
@@ -34,7 +34,7 @@ TEST(BenchRoundsTest, TheFirstFailureEndsTheRoundsWithTheContendersName) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(BenchRoundsTest, RatiosAreMediansOfThoseWithinARound) {
+TEST(BenchRoundsTest, RatiosAreMediansOfTheRatiosOfEachRound) {
   // The machine gets slower and slower; ours always takes a quarter more a byte.
   const Series ours{"ours", 2000, {2.5, 5, 25}}, limit{"limit", 1000, {1, 2, 10}};
   const GoalRatio bandwidth = BandwidthGoal("r", "", ours, limit, 0.8),

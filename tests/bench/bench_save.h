@@ -8,7 +8,7 @@ namespace cairn {
 struct BenchResult {
   Samples samples;
   std::vector<GoalRatio> goals;
-  uint64_t verified_bytes = 0;  // read back or compared, in all rounds; what differs ends the run
+  uint64_t verified_bytes = 0;  // read back or compared, in all rounds; a difference ends the run
 };
 
 // Copy into the arena against memcpy, flush against a raw O_DIRECT writer. Every step that is timed is read

@@ -6,7 +6,7 @@
 // line of stdin asks for one measurement, and one line of JSON on stdout answers, flushed, because the asker
 // waits for it:
 //   save RUN_DIR         commits the state there          {"stall": s, "flush": s, "commit": s, "durable": s}
-//   save_lazy RUN_DIR    the same, copied behind          the same
+//   save_lazy RUN_DIR    the same, copied lazily          the same
 //   raw_write FILE       O_DIRECT, fsync, removed         {"seconds": s}
 //   load STEP_DIR        into the shared memory           {"seconds": s}
 //   raw_read FILE        all of FILE, O_DIRECT            {"seconds": s}
@@ -39,7 +39,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// `bytes` of shared, touched memory in `path`, which is there; mapped until the process ends.
+// `bytes` of shared, touched memory in the existing file `path`; mapped until the process ends.
 Result<std::span<std::byte>> MapShared(const std::string& path, uint64_t bytes) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return PosixError("open", path, errno);

@@ -62,7 +62,7 @@ void ComputeFor(double seconds) {
     for (int i = 0; i < 1000; ++i) x = x * 1.0000001;
 }
 
-// Reads from the disk, so that what is verified is what was stored.
+// Reads from the disk, so that the stored bytes are verified.
 class PastCacheFileSystem final : public ReadOnlyFileSystem {
  public:
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct) override {

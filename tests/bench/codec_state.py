@@ -1,5 +1,5 @@
 """Trains a small GPT on the King James Bible and leaves its state as raw arrays: weight.bf16, master.fp32, exp_avg.fp32,
-exp_avg_sq.fp32 in DIR, each the tensors one behind the other. For codec_speed.py; 12 million parameters, about 2 minutes.
+exp_avg_sq.fp32 in DIR, each the tensors one after another. For codec_speed.py; 12 million parameters, about 2 minutes.
 """
 
 import argparse

@@ -24,7 +24,7 @@ save_file(state["model"], sys.argv[2])
 
 
 def size_of_result(command, out):
-    """Of what ours writes: a tied embedding, say, is on the first stage and on the last."""
+    """The bytes of our output: a tied embedding, for example, is on the first and the last stage."""
     subprocess.run([part.replace("OUT", out) for part in command], check=True, stdout=subprocess.DEVNULL)
     size = sum(map(os.path.getsize, files_of(out)))
     remove(out)

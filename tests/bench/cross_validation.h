@@ -1,7 +1,7 @@
 // How wrong the planner is on runs that it was not fitted on.
 //
 // The rows are split by a column; each group in turn is left out, the constants are fitted on the others, and
-// the group is predicted. Beside it stands the plain formula: one efficiency (the median TFLOPs of the
+// the group is predicted. For comparison, the plain formula: one efficiency (the median TFLOPs of the
 // others) for time, and bytes a parameter times one factor for memory.
 #pragma once
 

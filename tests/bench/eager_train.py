@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 
 class GptBlock(nn.Module):
-    """Of GPT-2."""
+    """A layer of GPT-2."""
 
     PLAN = {"q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(), "out": RowwiseParallel(),
             "up": ColwiseParallel(), "down": RowwiseParallel()}
@@ -53,7 +53,7 @@ def rotate(x, angles):
 
 
 class LlamaBlock(nn.Module):
-    """Of LLaMA 3: RMSNorm, rotary positions, grouped queries, SwiGLU."""
+    """A layer of LLaMA 3: RMSNorm, rotary positions, grouped queries, SwiGLU."""
 
     PLAN = {"q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(), "out": RowwiseParallel(),
             "gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
@@ -110,7 +110,7 @@ class Model(nn.Module):
 
 
 def cut(model, a):
-    """torch's tensor parallelism, with the logits together on each rank: its parallel loss is slower on CPUs."""
+    """torch's tensor parallelism, with all logits on each rank: its parallel loss is slower on CPUs."""
     mesh = dist.init_device_mesh(a.device, (a.tp,))
     plan = {"word": RowwiseParallel(input_layouts=Replicate()), "output": ColwiseParallel(output_layouts=Replicate())}
     parallelize_module(model, mesh, plan)
@@ -119,7 +119,7 @@ def cut(model, a):
 
 
 def groups_of(params):
-    """Cut and whole parameters apart: torch's operations on lists do not take them together."""
+    """Sharded and whole parameters separately: torch's operations on lists do not accept a mixture."""
     groups = [[q for q in params if isinstance(q, DTensor) == cut] for cut in (False, True)]
     return [group for group in groups if group]
 

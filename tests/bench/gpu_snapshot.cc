@@ -1,10 +1,10 @@
-// What a snapshot from the GPU costs, as one line of JSON: its time as a ratio to a plain pinned copy of the
-// same bytes, the host's stall, and what it does to a stream busy with bf16 matrix products.
+// The cost of a snapshot from the GPU, as one line of JSON: its time as a ratio to a plain pinned copy of the
+// same bytes, the host's stall, and its effect on a stream busy with bf16 matrix products.
 //
 //   gpu_snapshot [GIGABYTES=4] [ROUNDS=5] [SLOT_MIB=64] [SLOTS=2]
 //
 // Each round times all of them, in an order that rotates; ratios are medians of the rounds'. The arena and
-// all digests are compared with the plain copy's bytes before any time counts. Without a GPU it says so.
+// all digests are compared with the plain copy's bytes before any time counts. Without a GPU it reports that.
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
@@ -54,7 +54,7 @@ std::byte* DeviceBytes(uint64_t bytes) {
 // Pages that were touched, huge ones if available, as in runtime/snapshot/snapshot.cc.
 std::span<std::byte> TouchedPages(uint64_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) Check(NoSpace("{} bytes of host memory are not to be had", bytes));
+  if (memory == MAP_FAILED) Check(NoSpace("{} bytes of host memory are not available", bytes));
   (void)::madvise(memory, bytes, MADV_HUGEPAGE);
   std::memset(memory, 1, bytes);
   return {static_cast<std::byte*>(memory), bytes};
@@ -71,7 +71,7 @@ void FillRandom(std::byte* device, uint64_t bytes) {
           "filling the device");
 }
 
-// One behind the other on device and, at whole pages, in the arena: large matrices with small vectors
+// One after another on the device and, at whole pages, in the arena: large matrices with small vectors
 // between.
 std::vector<SnapshotPiece> MakePieces(const std::byte* device, uint64_t bytes) {
   constexpr uint64_t kSizes[] = {64 << 20, 16 << 10, 16 << 20, 4 << 10, (48 << 20) + 6, 200};
@@ -169,7 +169,7 @@ class Bench {
     return busy_.Seconds();
   }
 
-  // The products run over the snapshot, the fence comes behind them.
+  // The products run during the snapshot, the fence comes after them.
   void BusyStep(int products, Round& round) {
     const double begin = Now();
     Check(snapshot_->Begin(pieces_));

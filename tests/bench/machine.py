@@ -1,4 +1,4 @@
-"""What one core of this machine reaches, as a cluster that `cairn plan` takes."""
+"""The measured speed of one core of this machine, as a cluster file for `cairn plan`."""
 
 import os
 import time
@@ -10,7 +10,7 @@ ELEMENTS = 16 << 20  # of the vectors: 64 MB each
 
 
 def fastest(run, rounds=40):
-    """Seconds of the fastest of many rounds: what the machine can do, not what it is busy with."""
+    """Seconds of the fastest of many rounds, so that other load does not count."""
     run()
     seconds = []
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""What each verb costs where a checkpoint has very many small tensors: CPU seconds and peak memory, by their number.
+"""The cost of each verb for checkpoints of very many small tensors: CPU seconds and peak memory, by their number.
 
 Each line is a process of its own. A save and a load of cairn.torch count the trainer and its helper together.
 """
@@ -57,7 +57,7 @@ def files(count, shape, directory):
 
 
 def trained(count, directory):
-    """What `cairn train` says of its saves: seconds until the first and the next one are durable, which its own work shares."""
+    """Seconds until the first and the next save of `cairn train` are durable, as it reports them, while it trains."""
     model = "--hidden-size 8 --num-attention-heads 1 --seq-length 8 --vocab-size 64 --bf16 --mock-data --micro-batch-size 1 --global-batch-size 1"
     run = f"--num-layers {max(1, count // TENSORS_A_LAYER)} --train-iters 2 --save-interval 1 --save {directory}/trained"
     done = subprocess.run([CAIRN, "train", *model.split(), *run.split()], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-// open_bench make RUN [flags] writes a step of any size as metadata alone: the shards are sparse files with
+// open_bench make RUN [flags] writes a step of any size as metadata only: the shards are sparse files with
 // HDF5's pages and no values, and every digest is zero. Then open_bench open STEP opens it and plans what one
 // of its ranks reads. Both print one line of JSON: seconds of the processor, and peak memory.
 //
@@ -40,7 +40,7 @@ struct Flags {
   bool whole = false;
 };
 
-// The work of one thread: what else runs on the machine does not count.
+// The work of one thread: other processes of the machine do not count.
 double CpuSeconds() {
   timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -173,7 +173,7 @@ Status Open(const std::string& directory) {
 
 int main(int argc, char** argv) {
   cairn::Flags flags;
-  CLI::App app("opens steps of which there is nothing but metadata");
+  CLI::App app("opens steps that have only metadata");
   app.require_subcommand(1);
   CLI::App* make = app.add_subcommand("make");
   make->add_option("RUN", flags.run_dir)->required();

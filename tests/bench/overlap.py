@@ -1,4 +1,4 @@
-"""What of a message between pipeline stages is hidden behind the computation of its sender, with MPI's progress thread and
+"""How much of a message between pipeline stages is hidden by the computation of its sender, with MPI's progress thread and
 without: the median of rounds in which both take turns.
 
     overlap.py [--rounds N]

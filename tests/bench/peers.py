@@ -1,7 +1,7 @@
-"""What other people save checkpoints with, and ours: each saves a state durably, reads it back, and loads it.
+"""Tools that save checkpoints, other people's and ours: each saves a state durably, reads it back, and loads it.
 
-save() returns (stall, durable) in seconds: when training could go on, and when every file was fsynced. read_back()
-yields (key, tensor) of what lies there. load() fills live tensors, which are there and touched, as at a resume.
+save() returns (stall, durable) in seconds: when training could continue, and when every file was fsynced. read_back()
+yields (key, tensor) of what lies there. load() fills live tensors, which are allocated and touched, as at a resume.
 """
 
 import glob
@@ -136,7 +136,7 @@ class Dcp(Blocking):
 
 
 class DcpAsync(Dcp):
-    """With new staging memory for each save. To keep it is not possible here: in torch 2.11 DefaultStager closes itself
+    """With new staging memory for each save. Reusing it is not possible here: in torch 2.11 DefaultStager closes itself
     after one use, and BlockingAsyncStager's cache pins its memory, which needs a GPU."""
 
     name = "DCP async"
@@ -151,7 +151,7 @@ class DcpAsync(Dcp):
 
 
 class CairnTorch:
-    """cairn.torch, as a training in Python has it: the trainer's process copies, its helper writes. The memory for the copy is kept."""
+    """cairn.torch as in a training: the trainer's process copies, its helper writes. The memory for the copy is reused."""
 
     name = "cairn.torch"
 
@@ -174,7 +174,7 @@ class CairnTorch:
 
 
 class CairnTorchLazy(CairnTorch):
-    """The same with the optimizer given: the copy runs beside the training, which waits for the plan alone."""
+    """The same with the optimizer given: the copy runs alongside the training, which waits only for the plan."""
 
     name = "cairn.torch lazy"
 
@@ -204,7 +204,7 @@ class Ours:
         return step
 
     def read_back(self, tensors, path):
-        """Not by our own reader: h5py says where each dataset's bytes lie."""
+        """Not by our own reader: h5py gives the offset of each dataset's bytes."""
         with h5py.File(os.path.join(self.step(path), "shard-00000.h5")) as shard:
             for key, tensor in tensors.items():
                 dataset = shard[f"{key}@{','.join('0' * tensor.ndim)}"]
@@ -216,7 +216,7 @@ class Ours:
 
 
 class OursLazy(Ours):
-    """The copy runs beside a stand-in for forward and backward that takes ten memcpys of the state."""
+    """The copy runs alongside a stand-in for forward and backward that takes ten memcpys of the state."""
 
     name = "cairn, lazy"
     how = "save_lazy"

@@ -1,4 +1,4 @@
-"""What saving costs the training: step time while a checkpoint is copied and written, against steps without.
+"""The cost of saving for the training: step time while a checkpoint is copied and written, against steps without.
 
 One rank with one thread, so that the flush has a core of its own as it would have on a node. A save after every
 second step: the step behind it shares the machine with the copy and the flush, the next one does not, so the two
@@ -32,7 +32,7 @@ CODECS = ["none", "auto", "zstd"]
 
 
 def train(dir, iterations, *flags):
-    """What a training that saves at every second step printed, and its {iteration: seconds}."""
+    """The output of a training that saves at every second step, and its {iteration: seconds}."""
     run, log = os.path.join(dir, "run"), os.path.join(dir, "log.json")
     done = subprocess.run(
         [CAIRN, "train", "--nproc-per-node", "1", "--threads", "1", *MODEL, "--train-iters", str(iterations),

@@ -1,4 +1,4 @@
-"""Save and load of a trained state: ours and what others use, against a raw transfer taken in the same round.
+"""Save and load of a trained state: ours and other tools, against a raw transfer taken in the same round.
 
 Contenders take turns, each round starts with the next one, and figures are medians of the rounds. A save counts once
 every file was fsynced and was read back equal; a load ends in tensors that were there before, and counts once they are

@@ -1,4 +1,4 @@
-"""What the benchmarks of conversions start from: a random GPT, the same in other formats, and DeepSpeed's own tools."""
+"""Sources for the benchmarks of conversions: a random GPT, the same in other formats, and DeepSpeed's own tools."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ save_file({name: value.half().contiguous() for name, value in state.items()}, sy
 
 
 def random_step(path, size):
-    """A step of TP 2 and PP 2. Masters of trained weights round to them, so that every format is read as it would be."""
+    """A step of TP 2 and PP 2. Masters of trained weights round to them, as in a real checkpoint."""
     parameters, hidden = size // BYTES_PER_PARAMETER, 1024
     while hidden > 32 and VOCABULARY * hidden + 4 * 12 * hidden * hidden > parameters:
         hidden //= 2

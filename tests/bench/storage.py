@@ -2,7 +2,7 @@
 
 The state of 8B is real: 16-bit weights, fp32 masters and moments, 14 bytes a parameter. Each save ends with fsync, and each
 load begins with a cold page cache. --bytes keeps as many layers as fit, and the same share of the vocabulary; if one layer is
-too large, the width is halved until it fits. The table says which share ran. All four models are there as metadata alone, on
+too large, the width is halved until it fits. The table says which share ran. All four models exist as metadata only, on
 the ranks of MLPerf: their shards are sparse files, and no tensor is transferred.
 
 Each tool is a process of its own over one shared state. All take turns with a raw O_DIRECT write and read of as many bytes,

@@ -1,4 +1,4 @@
-"""The tables and the plots of storage.py, from its figures alone: storage_report.py FILE.json [DIR] makes them again."""
+"""The tables and the plots of storage.py, only from its figures: storage_report.py FILE.json [DIR] makes them again."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def tables(report):
     return "\n\n".join([f"Llama 8B, {report['share']}: {report['bytes'] / 1e9:.2f} GB, median of {report['rounds']} rounds; all loaded and equal",
                         real_table(report, "save", "saved by"), real_table(report, "load", "loaded by"),
                         "Reshaped from DP 8 with ZeRO 3 to TP 8; every tensor of the result equal", reshape_table(report),
-                        "Metadata alone, one process for all ranks", metadata_table(report)])
+                        "Only metadata, one process for all ranks", metadata_table(report)])
 
 
 def gnuplot(path, size, *lines):
@@ -65,7 +65,7 @@ def data(rows):
 
 
 def of_tools(report, value):
-    """One line a tool, the first on top: its place, its name, and value(row) of saves and of loads."""
+    """One line per tool, the first on top: its place, its name, and value(row) of saves and of loads."""
     return [(-i, row["by"], *value(row["save"]), *value(row["load"])) for i, row in enumerate(report["real"])]
 
 

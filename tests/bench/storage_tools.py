@@ -1,4 +1,4 @@
-"""The tools of storage.py: each has a process of its own over the state that bench_server shares.
+"""The tools of storage.py: each has its own process over the state that bench_server shares.
 
     storage_tools.py NAME MEMORY_FILE      is the process of one of PEERS; its stdin describes the state, then asks
 """
@@ -19,7 +19,7 @@ NAMES = {"cairn.torch lazy": "cairn.torch, lazy", "torch.load mmap": "torch.save
 
 
 class Tool(Asked):
-    """One of PEERS in a process of its own."""
+    """One of PEERS in its own process."""
 
     def __init__(self, name, shared):
         file = shared.memory_file

@@ -79,7 +79,7 @@ def predicted(directory, cluster, known, asked):
 
 
 def predict(directory, rows):
-    """In the order of their speed every second row is of one half; each half is predicted by what the other says."""
+    """Sorted by speed, every second row is in one half; each half is predicted from the other."""
     rows = sorted(rows, key=lambda row: row["sec_per_it"])
     cluster = directory / "cluster.toml"
     machine.write_cluster(cluster, max(row["gpus"] for row in rows))

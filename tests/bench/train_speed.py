@@ -41,7 +41,7 @@ def ours(a, model, tp, bf16):
 
 
 def mfu_of_a_token_per_second(text, a):
-    """Per cent of the peak, as `cairn train` counts model FLOPs; 0 where it knows no peak (fp32, a CPU without --peak-tflops)."""
+    """Per cent of the peak, as `cairn train` counts model FLOPs; 0 if it knows no peak (fp32, a CPU without --peak-tflops)."""
     found = re.findall(r"elapsed time per iteration \(ms\): ([\d.]+) .* MFU \(%\): ([\d.]+)", text)
     mfu = sum(float(ms) / 1e3 * float(mfu) for ms, mfu in found)
     tokens = a.mbs * a.gas * a.seq * len(found)
@@ -88,7 +88,7 @@ def main():
     p.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     p.add_argument("--device", default="cpu", help="cpu or cuda")
     p.add_argument("--compile", action=argparse.BooleanOptionalAction,
-                   help="compare with torch.compile, too, which takes a while; where not said, on a GPU alone")
+                   help="compare with torch.compile, too, which takes a while; default: only on a GPU")
     p.add_argument("--peak-tflops", type=float, default=0, help="what the device can do, for MFU; `cairn train` knows it of GPUs")
     p.add_argument("--cairn", default=os.environ.get("CAIRN", "build/cairn"))
     a = p.parse_args()

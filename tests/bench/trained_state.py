@@ -1,6 +1,6 @@
-"""The state that the benchmarks save and load: a really trained one, in memory that bench_server shares.
+"""The state that the benchmarks save and load: from a real training, in memory that bench_server shares.
 
-trained_step(cairn, bytes) trains a GPT of so many bytes on the King James Bible, once per machine: it stays in the
+trained_step(cairn, bytes) trains a GPT of that many bytes on the King James Bible, once per machine: it stays in the
 user's cache. llama_run() trains a Llama for as long as it takes to have a whole state. Shared maps the tensors of a step
 and asks our side for one measurement at a time, so that ours and the peers' take turns in one loop.
 """
@@ -59,7 +59,7 @@ def llama_run(cairn, directory, layers, hidden, ffn, heads, kv_heads, vocabulary
 
 
 def trained_step(cairn, size):
-    """The run directory of a state of about `size` bytes; trains it where the cache has none."""
+    """The run directory of a state of about `size` bytes; trains it if the cache has none."""
     place = os.path.join(cache_dir(), f"bench-state-{size}-v{VERSION}")
     if not os.path.isdir(place):
         print(f"training a state of {size / 1e9:.3g} GB, kept in {place}", flush=True)

@@ -26,7 +26,7 @@ LIMIT = "one O_DIRECT read and write"
 
 
 class Contender:
-    """A command that makes OUT of source; right(OUT) tells whether it is what it should be."""
+    """A command that makes OUT from source; right(OUT) checks the result."""
 
     def __init__(self, name, source, command, right=lambda out: True, synced=True):
         self.name, self.source, self.command, self.right, self.synced = name, source, command, right, synced
@@ -47,7 +47,7 @@ class Contender:
 
 
 class Limit:
-    """A read of so many bytes of the source's largest files, and a write. `backs`: seconds of reading that back."""
+    """A read of `bytes` bytes of the source's largest files, and a write. `backs`: seconds of reading that back."""
 
     name = LIMIT
 
@@ -87,7 +87,7 @@ def raw(what, path, size):
 
 
 def run(*command):
-    """Runs a process; returns the peak memory of the largest one of it and those that it starts, and their seconds of the processor."""
+    """Runs a process; returns the peak memory of the largest of it and its children, and their processor seconds."""
     peak, before = 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=log,

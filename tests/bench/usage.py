@@ -1,4 +1,4 @@
-"""What a process and those that it started take: seconds of the processor, and memory.
+"""The resources of a process and its children: processor seconds and memory.
 
 Memory is anonymous memory, and shared memory once: that of the process that holds most of it. The page cache does not count.
 """
@@ -12,7 +12,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def tree(pid):
-    """This process and those that it started; what has ended is left out."""
+    """This process and its children, without those that have ended."""
     found = [pid]
     for process in found:
         try:
@@ -45,7 +45,7 @@ def memory(pid):
 
 
 class Used:
-    """Of a process while it is entered: `cpu` seconds, and `memory`, the most bytes that it took."""
+    """A context that measures a process: `cpu` seconds, and `memory`, its peak in bytes."""
 
     def __init__(self, pid):
         self.pid = pid

@@ -1,4 +1,4 @@
-"""What the tests of the command share: running it as a user does, and steps without a training.
+"""Shared by the tests of the command: running it as a user does, and steps without a training.
 
 CAIRN, CAIRN_MAKE_STEP (tests/support/make_step_main.cc) and CAIRN_TRAIN name the programs; CAIRN_TRAIN is empty where
 it was not built, and CAIRN_SANITIZE where they are as users have them.
@@ -66,7 +66,7 @@ class CliTest(unittest.TestCase):
         return json.loads(self.cairn(*args, "--json", code=code).stdout)
 
     def mount(self, *options, at="mount"):
-        """A small tmpfs; skips where this user may not mount one."""
+        """A small tmpfs; skips the test if this user may not mount one."""
         path = self.dir / at
         path.mkdir(parents=True)
         done = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", path], capture_output=True, text=True)

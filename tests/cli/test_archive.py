@@ -59,7 +59,7 @@ class ArchiveTest(CliTest):
                 shutil.rmtree(self.dir / made)
         self.cairn("convert", member, "wrong", "--to", "hf", "--from", "native", code=2, says="--to native")
 
-    def test_plain_tar_and_sha256sum_get_it_back(self):
+    def test_plain_tar_and_sha256sum_restore_it(self):
         step = self.make_step()
         before = tree(step)
         self.archive("run", step, "--store", self.store)
@@ -80,7 +80,7 @@ class ArchiveTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store, says="already")
         self.assertEqual(times(), before)
 
-    def test_a_number_that_was_saved_twice_means_the_later_save(self):
+    def test_a_step_saved_twice_means_the_later_save(self):
         for seed, numbers in enumerate(((10, 20), (11, 20))):  # back to 10
             for number in numbers:
                 step = self.make_step("--seed", seed, step=number)
@@ -102,7 +102,7 @@ class ArchiveTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store, "--dry-run", says=["would store gpt@100", "memory"])
         self.assertFalse(self.store.exists())
 
-    def test_the_source_goes_only_after_proof(self):
+    def test_the_source_is_deleted_only_after_proof(self):
         for number in (10, 20, 30):
             self.make_step(step=number)
         flip(self.run_dir / "step-00000010/shard-00000.h5", 5000)
@@ -111,7 +111,7 @@ class ArchiveTest(CliTest):
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000010", "step-00000030"])
         self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20, 30])
 
-    def test_a_step_goes_only_if_a_good_one_stays(self):
+    def test_a_step_is_deleted_only_if_a_good_one_stays(self):
         newest = [self.make_step(step=number) for number in (10, 20, 30)][-1]
         self.archive("run", newest, "--store", self.store)  # as long as it was good
         flip(newest / "shard-00000.h5", 5000)
@@ -125,14 +125,14 @@ class ArchiveTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store, "--delete-source", says="step-00000030 stays")
         self.assertEqual(list(self.run_dir.glob("step-*")), [newest])
 
-    def test_the_newest_healthy_step_goes_only_when_that_is_said(self):
+    def test_the_newest_healthy_step_is_deleted_only_on_request(self):
         step = self.make_step()
         self.archive("run", step, "--store", self.store, "--delete-source", code=2, says="newest healthy step")
         self.assertTrue(step.exists())
         self.archive("run", step, "--store", self.store, "--delete-source", "--delete-newest", says="removed its source")
         self.assertFalse(step.exists())
 
-    def test_extra_files_keep_a_source_whatever_form_was_stored(self):
+    def test_extra_files_keep_a_source_in_any_form(self):
         for number in (10, 20):
             self.make_step(step=number)
         notes = self.run_dir / "step-00000010/notes.txt"
@@ -141,7 +141,7 @@ class ArchiveTest(CliTest):
             self.archive("run", notes.parent, "--store", self.store, *form, "--delete-source", code=2, says="notes.txt")
         self.assertTrue(notes.exists())
 
-    def test_what_was_stored_long_ago_is_proven_again_before_its_source_goes(self):
+    def test_an_old_copy_is_proven_again_before_its_source_is_deleted(self):
         step = self.make_step()
         self.make_step(step=200)
         self.archive("run", step, "--store", self.store)
@@ -149,7 +149,7 @@ class ArchiveTest(CliTest):
         self.archive("run", step, "--store", self.store, "--delete-source", code=1)
         self.assertTrue(step.exists())
 
-    def test_names_of_any_length_and_bytes(self):
+    def test_names_may_have_any_length_and_bytes(self):
         step = self.make_step()
         long = self.dir / ("r" * 250)
         odd = os.fsencode(self.dir) + b"/odd\xff"
@@ -206,7 +206,7 @@ class ArchiveTest(CliTest):
         self.assertEqual(list(self.store.glob("*.tar*")), [])
         self.archive("run", step, "--store", self.store)
 
-    def test_a_killed_run_is_taken_up(self):
+    def test_a_killed_run_is_resumed(self):
         step = self.make_step("--hidden", 512, "--ffn", 2048, "--layers", 4)
         for delay in (0.0, 0.05, 0.2, 0.4):
             process = subprocess.Popen([CAIRN, "archive", "run", step, "--store", self.store], stdout=subprocess.DEVNULL)
@@ -239,17 +239,17 @@ class ArchiveTest(CliTest):
         self.archive("restore", f"{self.store}:gpt@7", "back", code=2, says="gpt@100")
         self.archive("restore", self.run_dir, "back", code=2, says="is it the store?")
 
-    def test_places_that_cannot_be_written(self):
+    def test_unwritable_places_are_refused(self):
         self.make_step()
         self.archive("run", self.run_dir, "--store", "/proc/cairn/store", code=2, says="/proc/cairn")
         self.archive("run", self.run_dir, "--store", self.store)
         self.archive("restore", self.store, "/proc/cairn/step", code=2, says="/proc/cairn")
 
-    def test_a_read_only_store(self):
+    def test_a_read_only_store_is_refused(self):
         self.make_step()
         self.archive("run", self.run_dir, "--store", self.mount("-o", "ro"), code=2, says="Read-only")
 
-    def test_a_full_disk_is_told_before_anything_is_written(self):
+    def test_a_full_disk_is_reported_before_anything_is_written(self):
         self.make_step()
         small = self.mount("-o", "size=1m")
         self.archive("run", self.run_dir, "--store", small / "store", code=2, says="free")
@@ -260,14 +260,14 @@ class ArchiveTest(CliTest):
 
 
 class PackedTest(CliTest):
-    """Archives in fewer bytes, and parts of them."""
+    """Packed archives, and parts of them."""
 
     def pack(self):
         step = self.make_step("--hidden", 256, "--ffn", 1024, "--layers", 2, "--tp", 2, "--dp", 2, "--zero", 1)
         self.archive("run", self.run_dir, "--store", self.store, "--pack")
         return step, next(self.store.glob("*.tar"))
 
-    def test_every_file_comes_back_bit_for_bit(self):
+    def test_every_file_is_restored_bit_for_bit(self):
         step, tar = self.pack()
         self.assertLess(tar.stat().st_size, sum(p.stat().st_size for p in step.iterdir()))
         self.archive("verify", self.store, says="whole")
@@ -277,7 +277,7 @@ class PackedTest(CliTest):
         self.assertEqual(self.json("fingerprint", "wide"), self.json("fingerprint", self.run_dir))
         self.cairn("diff", f"{self.store}:gpt@100", self.run_dir, says="no difference")
 
-    def test_tar_zstd_and_the_python_in_the_store_get_it_back_too(self):
+    def test_tar_zstd_and_the_stores_unpack_py_restore_it(self):
         try:
             import numpy  # noqa: F401
         except ImportError:
@@ -309,7 +309,7 @@ class PackedTest(CliTest):
                 self.assertIn(done.returncode, (0, 1))
                 flip(tar, member.offset_data + at)
 
-    def test_weights_alone_and_single_tensors_come_back_without_the_rest(self):
+    def test_weights_or_one_tensor_can_be_restored(self):
         step, tar = self.pack()
         weights = tree(self.dir)  # nothing of it changes
         self.archive("restore", f"{self.store}:gpt@100", "weights/step-00000100", "--weights-only", says="a part of")
@@ -346,7 +346,7 @@ class PackedTest(CliTest):
         self.assertGreater(read, 0)
         self.assertLessEqual(read, 1.1 * size + (1 << 20), f"{read} bytes were read for {size}")
 
-    def test_weights_alone_can_be_stored(self):
+    def test_only_the_weights_can_be_stored(self):
         self.make_step()
         self.archive("run", self.run_dir, "--store", self.store, "--weights-only", says=".fp16.")
         self.archive("run", self.run_dir, "--store", self.store, "--weights-only", says="already")
@@ -359,7 +359,7 @@ class PackedTest(CliTest):
 
 
 class TreeTest(CliTest):
-    """Directories that are no steps of ours."""
+    """Directories other than Cairn's steps."""
 
     def make_tree(self):
         root = self.dir / "bloom/global_step2"
@@ -386,7 +386,7 @@ class TreeTest(CliTest):
             self.assertFalse((self.dir / "back").exists())
             shutil.rmtree(self.store)
 
-    def test_a_tree_that_changes_is_stored_again_and_not_deleted(self):
+    def test_a_changed_tree_is_stored_again_and_not_deleted(self):
         root = self.make_tree()
         self.archive("run", root, "--store", self.store)
         (root / "a.pt").write_bytes(b"new")
@@ -407,7 +407,7 @@ class TreeTest(CliTest):
         self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
         self.assertFalse(root.exists())
 
-    def test_what_is_no_file_is_refused(self):
+    def test_special_files_are_refused(self):
         root = self.make_tree()
         os.mkfifo(root / "pipe")
         self.archive("run", root, "--store", self.store, code=1, says="it is not a file, directory or link")
@@ -417,7 +417,7 @@ class TreeTest(CliTest):
         self.assertEqual(list(self.store.glob("*.tar*")), [])
 
     def facts(self, root):
-        """Everything of a tree that a plain tar gives back, by name."""
+        """Everything of a tree that a plain tar restores, by name."""
         root = os.fsencode(root)
         facts = {}
         for directory, _, _ in os.walk(root):
@@ -430,7 +430,7 @@ class TreeTest(CliTest):
                 facts[os.path.relpath(path, root)] = (oct(info.st_mode), info.st_mtime_ns, content)
         return facts
 
-    def test_plain_tar_and_sha256sum_get_an_odd_tree_back(self):
+    def test_plain_tar_and_sha256sum_restore_unusual_names(self):
         root = os.fsencode(self.dir / "odd")
         for name in (b"plain", b"\xc3\xa4.bin", b"bad\xff\xfe", b"line\nbreak", b"back\\slash", b"n" * 255,
                      b"d" * 250 + b"/" + b"e" * 250, b"locked/f"):
@@ -482,7 +482,7 @@ class TreeTest(CliTest):
                         return tar.extractfile(entry).read()
         return self.fail("no list of sums in any tar")
 
-    def test_links_that_leave_are_never_followed_in_silence(self):
+    def test_links_that_lead_outside_are_not_followed_by_default(self):
         (self.dir / "blobs").mkdir()
         (self.dir / "blobs/1").write_bytes(b"weights")
         (self.dir / "snapshot").mkdir()
@@ -493,7 +493,7 @@ class TreeTest(CliTest):
         self.archive("restore", f"{self.store}:snapshot", "back")
         self.assertEqual((self.dir / "back/model.safetensors").read_bytes(), b"weights")
 
-    def test_two_trees_of_one_name_size_and_time(self):
+    def test_trees_of_equal_names_sizes_and_times_stay_separate(self):
         for run in "ab":
             path = self.dir / run / "m"
             path.mkdir(parents=True)
@@ -507,7 +507,7 @@ class TreeTest(CliTest):
             self.archive("restore", f"{self.store}:{stored[run]}", "back-" + run)
             self.assertEqual((self.dir / f"back-{run}/w").read_bytes(), wanted[run])
 
-    def test_a_share_of_parity_that_cannot_be_had_is_refused_first(self):
+    def test_too_much_parity_is_refused_before_anything_is_written(self):
         self.archive("run", self.make_tree(), "--store", self.store, "--parity", "100%", code=2, says="--parity")
         self.assertFalse(self.store.exists())
 
@@ -539,7 +539,7 @@ class TreeTest(CliTest):
 
 
 class HostileTarTest(CliTest):
-    """Tars that no archive run made. Nothing may be created, here or elsewhere."""
+    """Tars that `archive run` did not make. Nothing may be created, here or elsewhere."""
 
     PREFIX = "evil/step-00000001/"
 
@@ -564,34 +564,34 @@ class HostileTarTest(CliTest):
             setattr(info, field, value)
         return info, data
 
-    def test_paths_that_leave(self):
+    def test_paths_that_lead_outside_are_refused(self):
         for name in ("/tmp/cairn-evil", "../evil", self.PREFIX + "../../../evil", "evil/../step-00000001/x",
                      self.PREFIX + "a/b", "evil/step-1/x", "x", "./evil/step-00000001/x", "evil/step-00000001/..",
                      "evil//step-00000001/x"):
             self.refuse([self.entry(name)], "RUN/step-N/FILE")
 
-    def test_links_directories_and_devices(self):
+    def test_links_directories_and_devices_are_refused(self):
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
             self.refuse([self.entry(self.PREFIX + "shard-00000.h5", b"", type=kind, linkname="/etc/passwd")],
                         "is a link, directory or device")
 
-    def test_duplicates_and_strangers(self):
+    def test_duplicate_and_foreign_entries_are_refused(self):
         self.refuse([self.entry(self.PREFIX + "a"), self.entry(self.PREFIX + "a")], "occurs twice")
         self.refuse([self.entry(self.PREFIX + "a"), self.entry("evil/step-00000002/a")], "belongs to another step")
 
-    def test_sizes_that_lie(self):
+    def test_wrong_sizes_are_refused(self):
         self.refuse([self.entry(self.PREFIX + "a", pax_headers={"size": str(1 << 62)})], "")
         self.refuse([self.entry(self.PREFIX + "a", b"x" * 5000)], "", lambda path: os.truncate(path, 2048))
         self.refuse([self.entry(self.PREFIX + "a", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
                                                                 "GNU.sparse.name": self.PREFIX + "a",
                                                                 "GNU.sparse.realsize": str(1 << 40)})], "")
 
-    def test_contents_that_are_no_step(self):
+    def test_contents_other_than_a_step_are_refused(self):
         self.refuse([self.entry(self.PREFIX + "a")], "not a committed")
         self.refuse([self.entry(self.PREFIX + "manifest.json", b"{}")], "manifest.json")
         self.refuse([self.entry(self.PREFIX + "manifest.json", b"[" * 100000)], "manifest.json")
 
-    def test_no_tar_at_all(self):
+    def test_other_files_than_tars_are_refused(self):
         self.refuse([], "", lambda path: path.write_bytes(b"PK\3\4" + b"\0" * 5000))
         self.refuse([], "", lambda path: path.write_bytes(b""))
         self.refuse([], "", lambda path: path.write_bytes(os.urandom(20000)))

@@ -1,4 +1,4 @@
-"""Bundles of `cairn archive`: few large plain tars, made and got back as a user does, with and without cairn."""
+"""Bundles of `cairn archive`: few large plain tars, made and restored as a user does, with and without cairn."""
 
 import json
 import os
@@ -62,7 +62,7 @@ class BundleTest(CliTest):
         self.assertLessEqual(abs(status["store_files"] - len(list(self.store.iterdir()))), 3)  # SQLite's come and go
         self.archive("verify", self.store, says="whole")
 
-    def test_gnu_tar_and_sha256sum_get_everything_back(self):
+    def test_gnu_tar_and_sha256sum_restore_everything(self):
         policy = self.store_three()
         before = {step: tree(self.run_dir / f"step-{step:08}") for step in (20, 40)}
         self.archive("bundle", policy, "--dry-run", says=["bundle 3 members", "nothing is left to add"])
@@ -123,18 +123,18 @@ class BundleTest(CliTest):
         self.assertGreater(read, 0)
         self.assertLessEqual(read, 1.1 * size + (1 << 20), f"{read} bytes were read for {size}")
 
-    def test_prune_takes_a_bundle_as_a_whole_only(self):
+    def test_prune_removes_a_bundle_only_as_a_whole(self):
         policy = self.store_three()
         self.archive("bundle", policy)
         files = self.tars()
-        policy = self.policy(every=40)  # gpt@20 in full is asked for no more
+        policy = self.policy(every=40)  # no class keeps the full gpt@20 any longer
         entries = [e for e in self.json("archive", "prune", policy, "--dry-run") if e["step"] == 20]
         self.assertEqual([e["remove"] for e in entries], [False, False])
         self.assertTrue(any(e["why"].startswith("no class asks for it, but ") for e in entries), entries)
         self.archive("prune", policy, says="freed -")
         self.assertEqual(self.tars(), files)
 
-    def test_what_no_class_asks_for_is_not_bundled_and_goes(self):
+    def test_members_that_no_class_keeps_are_pruned_not_bundled(self):
         policy = self.store_three()
         policy = self.policy(every=40)
         self.archive("bundle", policy)
@@ -143,7 +143,7 @@ class BundleTest(CliTest):
         self.archive("prune", policy, says="freed")
         self.assertNotIn(alone["tar"], self.tars())
 
-    def test_a_lost_ledger_and_lost_sidecars_come_back_from_the_store(self):
+    def test_a_lost_ledger_and_lost_sidecars_are_rebuilt(self):
         self.archive("bundle", self.store_three())
         before = self.members()
         for path in list(self.store.glob("ledger*")) + list(self.store.glob("*.tar.json")):
@@ -155,7 +155,7 @@ class BundleTest(CliTest):
         self.assertEqual([(m["tar"], m["bundle"], m["state"]) for m in after], [(m["tar"], m["bundle"], "verified") for m in before])
         self.archive("verify", self.store, says="whole")
 
-    def test_damage_is_named_and_mended(self):
+    def test_damage_is_named_and_repaired(self):
         self.archive("bundle", self.store_three(head='parity = "5%"'))
         full = next(m for m in self.members() if m["step"] == 20 and m["form"] == "full")
         bundle = self.store / full["bundle"]
@@ -189,7 +189,7 @@ class BundleTest(CliTest):
         self.assertEqual(sorted((tape / "log").read_text().split()), self.tars())
         self.archive("verify", self.store, says="whole")
 
-    def test_mistakes_in_the_sizes_are_named(self):
+    def test_wrong_sizes_in_a_policy_are_named(self):
         self.make_step(step=20)
         self.archive("plan", self.policy(head='bundle_max = "1MB"'), code=2, says="between bundle_min and bundle_max")
         path = self.policy(head='bundle_min = "1MB"')

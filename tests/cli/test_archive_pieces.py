@@ -35,7 +35,7 @@ class PiecesTest(CliTest):
         self.archive("run", made, "--store", self.store, "--max-tar-size", "1MB", *flags, says=" files: ")
         return tree(made)
 
-    def test_gnu_tar_and_sha256sum_get_every_file_back(self):
+    def test_gnu_tar_and_sha256sum_restore_every_file(self):
         before = self.store_one("--pack")
         files = self.files(20)
         self.assertGreater(len(files), 4)
@@ -76,7 +76,7 @@ class PiecesTest(CliTest):
         (again,) = self.json("archive", "ls", self.store)
         self.assertEqual(again["pieces"], member["pieces"])
 
-    def test_a_policy_limits_counts_and_prunes_them(self):
+    def test_a_policy_limits_sizes_and_prunes_pieces(self):
         for step in (20, 30):
             self.make_step("--pp", 4, "--layers", 4, "--hidden", 192, "--ffn", 768, step=step)
         plan = self.json("archive", "plan", self.policy(every=10))
@@ -92,7 +92,7 @@ class PiecesTest(CliTest):
         self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [30])
         self.archive("verify", self.store, says="whole")
 
-    def test_damage_is_named_and_mended(self):
+    def test_damage_is_named_and_repaired(self):
         before = self.store_one("--parity", "5%")
         shutil.move(self.run_dir, self.dir / "gone")
         third = self.files(20)[2]
@@ -112,7 +112,7 @@ class PiecesTest(CliTest):
         self.archive("restore", f"{self.store}:gpt@20", "back", says="restored")
         self.assertEqual(tree(self.dir / "back"), before)
 
-    def test_only_what_is_needed_comes_back_from_tape(self):
+    def test_only_needed_files_are_recalled_from_tape(self):
         self.store_one()
         tape = self.dir / "tape"
         tape.mkdir()
@@ -133,7 +133,7 @@ class PiecesTest(CliTest):
         self.assertEqual(log(), [p.name for p in stubs])
         self.archive("verify", self.store, says="whole")
 
-    def test_kills_at_random_moments_leave_nothing_that_pretends(self):
+    def test_kills_at_random_moments_leave_no_apparent_member(self):
         self.make_step("--pp", 4, "--layers", 4, "--hidden", 192, "--ffn", 768, step=20)
         chance = random.Random(7)
         for _ in range(10):

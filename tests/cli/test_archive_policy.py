@@ -1,4 +1,4 @@
-"""`cairn archive` by policy: what is kept, by when, and what is told to whom; repair, recall and the scheduler's texts."""
+"""`cairn archive` by policy: what is kept, by when, and what is reported where; repair, recall and the scheduler's texts."""
 
 import fcntl
 import json
@@ -39,7 +39,7 @@ class PolicyTest(CliTest):
         return path
 
     def age(self, step, days):
-        """As if nobody had read or written the step for so long."""
+        """As if the step had not been read or written for `days` days."""
         then = time.time() - days * DAY
         for path in step.iterdir():
             os.utime(path, (then, then))
@@ -51,7 +51,7 @@ class PolicyTest(CliTest):
     def stored(self):
         return sorted((m["step"], m["form"]) for m in self.json("archive", "ls", self.store) if "form" in m)
 
-    def test_behind_a_damaged_newest_step_a_good_one_stays(self):
+    def test_if_the_newest_step_is_damaged_a_good_one_stays(self):
         for step in (20, 40, 60):
             newest = self.make_step(step=step)
         flip(newest / "shard-00000.h5", 5000)
@@ -61,7 +61,7 @@ class PolicyTest(CliTest):
             self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000040", "step-00000060"])
         self.assertEqual([step for step, form in self.stored() if form == "full"], [20, 40])
 
-    def test_a_plan_says_what_and_why_and_by_when(self):
+    def test_a_plan_lists_steps_reasons_and_deadlines(self):
         for step in (10, 15, 20):
             self.age(self.make_step(step=step), step)
         plan, entries = self.plan(self.policy('bandwidth = "1GB/s"'))
@@ -74,7 +74,7 @@ class PolicyTest(CliTest):
         self.assertEqual(plan["inodes"], 6)
         self.assertFalse(self.store.exists())
 
-    def test_deadlines_that_cannot_be_met_fail_loudly(self):
+    def test_deadlines_that_cannot_be_met_are_failures(self):
         step = self.make_step(step=20)
         self.age(step, 24)
         self.archive("plan", self.policy('bandwidth = "1GB/s"'), says="purge in")
@@ -92,7 +92,7 @@ class PolicyTest(CliTest):
         self.archive("plan", self.policy("purge_days = 90", "[quota]\ninodes = 2"), code=1, says="the quota is 2")
         self.archive("plan", self.policy("purge_days = 90", '[quota]\nbytes = "1kB"'), code=1, says="the quota is")
 
-    def test_a_damaged_step_that_is_asked_for_fails_the_plan(self):
+    def test_a_damaged_requested_step_fails_the_plan(self):
         os.truncate(self.make_step(step=20) / "shard-00000.h5", 5000)
         self.archive("plan", self.policy(), code=1, says="cannot be read")
 
@@ -101,7 +101,7 @@ class PolicyTest(CliTest):
         self.archive("plan", path, code=2, says=f"{path}:4: unknown key 'purge_dayz'")
         self.archive("plan", self.dir / "none.toml", code=2, says="none.toml")
 
-    def test_a_run_stores_what_the_plan_says_and_reports_it(self):
+    def test_a_run_follows_the_plan_and_reports_it(self):
         for step in (10, 15, 20):
             self.make_step(step=step)
         metrics = self.dir / "cairn.prom"
@@ -121,7 +121,7 @@ class PolicyTest(CliTest):
         self.assertEqual({r["role"] for r in self.json("inspect", f"{self.store}:gpt@10")["tensors"]}, {"weight"})
 
     def launch(self, *args, variables):
-        """One process for each set of variables, all at once."""
+        """One process for each set of variables, started together."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI"))}
         return [subprocess.Popen([CAIRN, "archive", *map(str, args)], env={**plain, **ours}, cwd=self.dir, text=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for ours in variables]
@@ -149,7 +149,7 @@ class PolicyTest(CliTest):
         self.assertEqual([p.name for p in self.store.rglob("*") if "partial" in p.name or "claims" in p.name], [])
         self.archive("verify", self.store, says="whole")
 
-    def test_processes_of_one_launch_share_a_run(self):
+    def test_processes_of_one_launch_share_the_work(self):
         steps = list(range(20, 180, 20))
         for step in steps:
             self.make_step(step=step)
@@ -166,7 +166,7 @@ class PolicyTest(CliTest):
         texts = self.finish(self.launch("run", self.run_dir, "--store", self.store, variables=self.array(3)), [[0, 0, 0]])
         self.assert_stored_once_by(texts, steps)
 
-    def test_tasks_of_an_array_need_not_run_at_once_and_report_for_all(self):
+    def test_tasks_of_an_array_may_run_at_different_times(self):
         flip(self.make_step(step=20) / "shard-00000.h5", 5000)
         self.make_step(step=40)
         first, second = self.array(2)
@@ -174,12 +174,12 @@ class PolicyTest(CliTest):
         texts += self.finish(self.launch("run", "--policy", self.policy(), variables=[second]), [[1]])
         self.assertEqual([text.count("stored gpt@40 (full)") for text in texts], [1, 0], texts)
         status = json.loads((self.store / "status.json").read_text())
-        self.assertEqual(status["stored_members"], 3)  # of the damaged step its weights
+        self.assertEqual(status["stored_members"], 3)  # the weights of the damaged step
         self.assertTrue(any("shard-00000.h5" in failure for failure in status["failures"]), status)
         done = self.launch("run", "--policy", self.policy(), variables=[{**first, "SLURM_ARRAY_TASK_ID": "9"}])
         self.assertIn("--array=0-1", self.finish(done, [[2]])[0])
 
-    def test_one_failure_ends_no_other_rank_and_is_the_exit_status_of_one(self):
+    def test_one_failure_is_the_exit_status_of_one_rank_only(self):
         flip(self.make_step(step=20) / "shard-00000.h5", 5000)
         for step in (40, 60, 80):
             self.make_step(step=step)
@@ -199,7 +199,7 @@ class PolicyTest(CliTest):
             shutil.rmtree(self.store)
         self.fail("it was done before it could be stopped")
 
-    def test_another_launch_is_refused_meanwhile(self):
+    def test_another_launch_is_refused_during_a_run(self):
         self.make_step("--hidden", 512, "--ffn", 2048, "--layers", 4)
         for strangers in (self.array(1), self.array(2, "8")[:1], self.ranks(2)[1:]):
             ours = self.stopped_while_it_writes()
@@ -209,7 +209,7 @@ class PolicyTest(CliTest):
             self.finish(ours, [[0]])
             shutil.rmtree(self.store)
 
-    def test_what_a_killed_process_had_taken_is_stored_by_another(self):
+    def test_another_process_stores_the_share_of_a_killed_one(self):
         for step in (20, 40, 60, 80):
             self.make_step("--hidden", 256, "--ffn", 1024, step=step)
         killed, *others = self.launch("run", self.run_dir, "--store", self.store, variables=self.array(3))
@@ -260,25 +260,25 @@ class PolicyTest(CliTest):
         self.archive("run", "--policy", policy, says="0 waiting")
         self.assertTrue(json.loads((self.store / "status.json").read_text())["ok"])
 
-    def test_sources_go_only_where_the_policy_says_so_and_never_the_newest(self):
+    def test_sources_are_deleted_only_by_policy_and_never_the_newest(self):
         steps = [self.make_step(step=step) for step in (10, 15, 20, 40)]
         self.archive("run", "--policy", self.policy())
         self.assertTrue(all(step.exists() for step in steps))
         self.archive("run", "--policy", self.policy(tail="[delete]\nsource = true"))
-        self.assertEqual([step.exists() for step in steps], [True, True, False, True])  # of 10 only weights are kept
+        self.assertEqual([step.exists() for step in steps], [True, True, False, True])  # only the weights of 10 are kept
         self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store) if m["step"] == 20],
                          ["scratch gone", "scratch gone"])
         self.archive("run", "--policy", self.policy(tail="[delete]\nsource = true\nweights_suffice = true"))
         self.assertEqual([step.exists() for step in steps], [False, True, False, True])
         self.archive("verify", self.store, says="whole")
 
-    def test_prune_says_why_and_keeps_what_nothing_else_holds(self):
+    def test_prune_gives_reasons_and_keeps_the_last_copies(self):
         for step in (10, 15, 20, 40):
             self.make_step(step=step)
         self.archive("run", self.run_dir, "--store", self.store)
         before = tree(self.store)
         policy = self.policy()
-        entries = self.json("archive", "prune", policy, "--dry-run")  # a person stored them: they are not the policy's
+        entries = self.json("archive", "prune", policy, "--dry-run")  # stored by hand: they do not belong to the policy
         self.assertEqual({(e["remove"], e["why"]) for e in entries}, {(False, "claimed by hand, not by this policy")})
         entries = {e["step"]: e for e in self.json("archive", "prune", policy, "--dry-run", "--adopt", "by hand")}
         self.assertEqual({s: e["remove"] for s, e in entries.items()}, {10: False, 15: True, 20: False, 40: False})
@@ -291,7 +291,7 @@ class PolicyTest(CliTest):
         self.archive("prune", policy, says="the newest full copy of its run")
         self.assertEqual(self.stored(), [(40, "full")])
 
-    def test_a_purge_at_the_same_time(self):
+    def test_a_concurrent_purge_loses_nothing(self):
         """Thirty days in a few seconds: an archiver by policy, while a purge deletes by access time."""
         for step in (10, 20, 30, 40, 60):
             self.age(self.make_step(step=step), 29 - step / 10)
@@ -306,7 +306,7 @@ class PolicyTest(CliTest):
                 self.age(path, 31)
         purge.wait(60)
         self.assertEqual(list(self.run_dir.glob("step-*/*")), [])
-        self.make_step(step=90)  # says which run the emptied ones are of
+        self.make_step(step=90)  # shows to which run the emptied ones belong
         self.archive("plan", self.policy(), says="no longer whole on scratch")
         for step, files in before.items():
             self.archive("restore", f"{self.store}:gpt@{step}", f"back/step-{step:08}")
@@ -325,7 +325,7 @@ class PolicyTest(CliTest):
             time.sleep(chance.random() * 0.15)
             process.kill()
             process.wait()
-            if (self.dir / "back").exists():  # whole, or the weights alone, which are stored first
+            if (self.dir / "back").exists():  # whole, or only the weights, which are stored first
                 if self.json("ls", self.dir / "back")[0]["steps"][0]["bytes_by_role"]["exp_avg"] > 0:
                     self.assertTrue(tree(self.dir / "back") == before[20])
                 else:
@@ -383,7 +383,7 @@ class IdentityTest(CliTest):
     def members(self):
         return sorted((m["run_id"][0], m["step"], *m["claims"]) for m in self.json("archive", "ls", self.store))
 
-    def test_runs_of_one_name_keep_what_each_asks_for(self):
+    def test_runs_of_one_name_keep_their_own_members(self):
         for number in (2, 4):
             self.step("e1/ckpt", number, "a")
         for number in (2, 4, 6, 8):
@@ -403,7 +403,7 @@ class IdentityTest(CliTest):
         self.assertEqual(tree(self.dir / "one"), tree(self.dir / "e1/ckpt/step-00000004"))
         self.assertEqual(tree(self.dir / "two"), tree(self.dir / "e2/ckpt/step-00000008"))
 
-    def test_a_run_that_was_started_anew_under_its_name_is_archived(self):
+    def test_a_run_restarted_under_its_name_is_archived(self):
         self.step("gpt", 8, "a")
         policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', 'tag = "t"', self.LAST.format(1))
         self.archive("run", "--policy", policy)
@@ -413,13 +413,13 @@ class IdentityTest(CliTest):
         self.archive("run", "--policy", policy, says="stored gpt~bbbb@4")
         self.assertEqual(self.members(), [("a", 8, "t"), ("b", 4, "t")])
 
-    def test_a_damaged_step_is_not_stored_because_another_run_has_its_name(self):
+    def test_a_step_of_another_run_does_not_replace_a_damaged_one(self):
         (self.step("e1/ckpt", 4, "a") / "index.h5").unlink()
         self.step("e2/ckpt", 4, "b")
         policy = self.write("p.toml", 'store = "store"', 'runs = ["e*/ckpt"]', self.LAST.format(1))
         self.archive("run", "--policy", policy, code=1, says="ckpt~aaaa@4 is required by a class, but cannot be read")
 
-    def test_policies_that_share_a_store_keep_apart(self):
+    def test_policies_that_share_a_store_stay_separate(self):
         for number in (2, 4):
             self.step("gpt", number, "a")
         head = ['store = "store"', 'runs = ["gpt"]']
@@ -442,7 +442,7 @@ class IdentityTest(CliTest):
         self.assertEqual(self.members(), [("a", 4, "by hand"), ("a", 6, "daily", "weekly")])
         self.archive("verify", self.store, says="whole")
 
-    def test_what_replaces_a_damaged_member_keeps_its_claims(self):
+    def test_the_replacement_of_a_damaged_member_keeps_its_claims(self):
         self.step("gpt", 4, "a")
         self.archive("run", "--policy", self.write("one.toml", 'tag = "one"', 'store = "store"', 'runs = ["gpt"]', self.LAST.format(1)))
         flip(next(self.store.glob("*.tar")), 9000)
@@ -463,7 +463,7 @@ class IdentityTest(CliTest):
         self.assertTrue((self.store / ".staging-0a0a0a0a").is_symlink())
         self.assertEqual(done.stderr.count("x.tar.gz.partial is left alone"), 1)
 
-    def test_paths_are_those_of_the_policys_file(self):
+    def test_paths_are_relative_to_the_policys_file(self):
         self.step("gpt", 4, "a")
         elsewhere = self.dir / "else[w]here"
         elsewhere.mkdir()
@@ -480,7 +480,7 @@ class IdentityTest(CliTest):
         self.archive("plan", self.write("other.toml", 'store = "~root/store"', 'runs = ["x"]', self.LAST.format(1)), code=2,
                      says="another user's home")
 
-    def test_nothing_to_do_is_said_and_what_is_not_there_fails(self):
+    def test_nothing_to_do_is_reported_and_missing_runs_fail(self):
         (self.dir / "notes").mkdir()
         head = ['store = "store"', 'metrics = "m.prom"', self.LAST.format(1)]
         policy = self.write("p.toml", 'runs = ["gp*", "nowhere/*"]', *head)
@@ -496,7 +496,7 @@ class IdentityTest(CliTest):
         shutil.rmtree(self.run_dir)
         self.archive("run", "--policy", policy, says="note: " + str(self.dir / "gp*") + ": no such directory any more")
 
-    def test_a_quota_is_kept_before_anything_is_stored(self):
+    def test_a_quota_is_checked_before_anything_is_stored(self):
         for number in (2, 4, 6):
             self.step("gpt", number, "a")
         other = self.store / "somebody"
@@ -533,7 +533,7 @@ class RepairTest(CliTest):
 
     def test_flipped_bits_bursts_and_a_cut_are_repaired_from_parity(self):
         tar = self.stored_step("--parity", "10%")
-        shutil.move(self.run_dir, self.dir / "gone")  # no source to help
+        shutil.move(self.run_dir, self.dir / "gone")  # without a source to repair from
         good = tar.read_bytes()
         for damage in (lambda: flip(tar, 300001), lambda: self.overwrite(tar, 70000, 150000),
                        lambda: os.truncate(tar, len(good) - 100000)):
@@ -547,7 +547,7 @@ class RepairTest(CliTest):
             file.seek(offset)
             file.write(b"\xa5" * count)
 
-    def test_too_much_damage_is_said_and_nothing_is_made_worse(self):
+    def test_too_much_damage_is_reported_and_changes_nothing(self):
         tar = self.stored_step("--parity", "3%")
         shutil.move(self.run_dir, self.dir / "gone")
         self.overwrite(tar, 0, tar.stat().st_size)
@@ -556,12 +556,12 @@ class RepairTest(CliTest):
         self.assertEqual(tar.read_bytes(), before)
         self.archive("ls", self.store, says="damaged")
 
-    def test_without_parity_the_source_mends_it(self):
+    def test_without_parity_it_is_repaired_from_the_source(self):
         tar = self.stored_step("--pack")
         flip(tar, 100001)
         self.archive("verify", self.store, "--repair", says=["stored again from", "whole"])
 
-    def test_damaged_parity_is_noticed(self):
+    def test_damaged_parity_is_detected(self):
         tar = self.stored_step("--parity", "3%")
         shutil.move(self.run_dir, self.dir / "gone")
         parity = pathlib.Path(f"{tar}.parity")
@@ -577,20 +577,20 @@ class RepairTest(CliTest):
             return super().cairn(*args, code=code, says=says)
         return subprocess.run([CAIRN, *map(str, args)], capture_output=True, text=True, cwd=self.dir)
 
-    def test_a_budget_takes_those_first_that_were_looked_at_longest_ago(self):
+    def test_a_budget_checks_the_least_recently_checked_first(self):
         for step in (10, 20, 30):
             self.make_step(step=step)
         self.archive("run", self.run_dir, "--store", self.store)
         seen = []
         for _ in range(3):
-            time.sleep(1.1)  # looks are told apart by the second
+            time.sleep(1.1)  # checks are distinguished by the second
             (member,) = self.json("archive", "verify", self.store, "--per-night", "1kB")
             seen.append(member["step"])
         self.assertEqual(sorted(seen), [10, 20, 30])
         self.assertEqual(len(self.json("archive", "verify", self.store, "--sample", "70%")), 2)
         self.archive("verify", self.store, "--sample", "often", code=2, says="write 2%")
 
-    def test_a_lost_ledger_and_lost_sidecars_come_back_from_the_store(self):
+    def test_a_lost_ledger_and_lost_sidecars_are_rebuilt(self):
         self.make_step()
         tree_dir = self.dir / "notes"
         (tree_dir / "deep").mkdir(parents=True)
@@ -615,7 +615,7 @@ class RepairTest(CliTest):
 
 
 class RecallTest(CliTest):
-    def test_a_source_whose_copy_is_on_tape_goes_once_that_was_recalled(self):
+    def test_a_source_is_deleted_after_its_copy_is_recalled_from_tape(self):
         for step in (10, 20):
             self.make_step("--hidden", 256, "--ffn", 512, step=step)
         policy, tape = self.dir / "policy.toml", self.dir / "tape"
@@ -641,7 +641,7 @@ class RecallTest(CliTest):
         self.cairn("archive", "run", "--policy", policy, says="removed its source")
         self.assertEqual([p.name for p in self.run_dir.glob("step-*")], ["step-00000020"])
 
-    def test_stubs_come_back_in_the_order_of_the_tape(self):
+    def test_stubs_are_recalled_in_the_order_of_the_tape(self):
         for step in (10, 20, 30):
             self.make_step("--hidden", 256, "--ffn", 512, step=step)
         self.cairn("archive", "run", self.run_dir, "--store", self.store)
@@ -672,7 +672,7 @@ class RecallTest(CliTest):
             self.cairn("archive", "restore", f"{self.store}:gpt@20", "back", *dry, code=2, says="on tape, needs recall")
         self.cairn("archive", "recall", self.store, code=2, says="needs recall")
         self.assertEqual([m.get("on_tape") for m in self.json("archive", "ls", self.store)], [True] * 3)
-        self.assertTrue(all(p.stat().st_blocks < 8 for p in self.store.glob("*.tar")))  # nobody wrote there
+        self.assertTrue(all(p.stat().st_blocks < 8 for p in self.store.glob("*.tar")))  # nothing was written there
         self.cairn("archive", "restore", f"{self.store}:gpt@20", "back", *flags, says="restored")
         done = self.cairn("archive", "recall", self.store, *flags, says="2 of 3 members were on tape")
         order = [line.split("-")[2].split(".")[0] for line in (tape / "log").read_text().split()]

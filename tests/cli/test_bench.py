@@ -1,4 +1,4 @@
-"""`cairn-bench`: its reports are whole and everything in them was verified. How fast anything was is not asked."""
+"""`cairn-bench`: its reports are complete and everything in them was verified. Speed is not tested."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class BenchTest(CliTest):
         return report
 
     def check_goal(self, report, name, ours, limits):
-        """The ratio is what the series say, of the faster limit, and is held to its goal."""
+        """The ratio is computed from the series and the faster limit, and compared with its goal."""
         series = report["series"]
         limit = max((series[n] for n in limits if n in series), key=lambda s: s["gb_per_s"]["median"])
         ratios = [(o / series[ours]["bytes"]) / (l / limit["bytes"]) for o, l in zip(series[ours]["seconds"], limit["seconds"])]
@@ -85,10 +85,10 @@ class BenchTest(CliTest):
         self.assertEqual(report["classes"]["master_fp32"]["bytes"], 2 * report["classes"]["weight_bf16"]["bytes"])
         self.assertEqual(report["verified_bytes"], 2 * sum(each["bytes"] for each in report["classes"].values()))
 
-    def test_a_table_for_people(self):
+    def test_prints_a_table(self):
         self.cairn("save", *SMALL, "--dir", self.dir, says=["flush_ratio", ">= 0.98", "memcpy"])
 
-    def test_too_little_room_is_told_before_anything_is_done(self):
+    def test_too_little_space_is_reported_first(self):
         self.cairn("save", "--bytes", "100000TB", "--dir", self.dir, code=2, says=["of disk", "are free"])
         self.cairn("limits", "--dir", self.dir / "missing", code=2)
 

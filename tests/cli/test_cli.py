@@ -13,16 +13,16 @@ from cairn_cli import CAIRN, MAKE_STEP, SANITIZED, TRAINER, CliTest, flip, tree,
 
 
 class ProgramTest(CliTest):
-    def test_version_is_told_without_libtorch(self):
+    def test_version_needs_no_libtorch(self):
         libraries = subprocess.run(["ldd", CAIRN], capture_output=True, text=True).stdout
         self.assertNotIn("torch", libraries)
         self.cairn("--version", says="cairn ")
 
-    def test_unknown_verbs_are_answered_with_the_nearest(self):
+    def test_unknown_verbs_suggest_the_nearest(self):
         self.cairn("inspct", code=2, says="did you mean inspect?")
         self.cairn("frobnicate", code=2, says="cairn --help")
 
-    def test_words_that_are_not_known_are_answered_with_the_nearest(self):
+    def test_unknown_words_suggest_the_nearest(self):
         self.make_step()
         for args, says in ((["ls", "x", "--jsn"], "unknown flag '--jsn'; did you mean --json?"),
                            (["ls", "--purge-day=3", "x"], "did you mean --purge-days?"),
@@ -37,7 +37,7 @@ class ProgramTest(CliTest):
                 done = self.cairn(*args, code=2, says=says)
                 self.assertEqual(len(done.stderr.splitlines()), 1)
 
-    def test_help_and_version_are_words_and_flags(self):
+    def test_help_and_version_are_verbs_and_flags(self):
         version = self.cairn("--version").stdout
         self.assertEqual([self.cairn(word).stdout for word in ("-V", "version")], [version, version])
         for words in ([], ["ls"], ["archive", "run"]):
@@ -48,7 +48,7 @@ class ProgramTest(CliTest):
             lines = self.cairn(*verb, "--help").stdout.splitlines()
             self.assertEqual([line for line in lines if len(line) > 100 and " " in line.strip()[:60]], [], verb)
 
-    def test_a_step_is_also_run_at_step(self):
+    def test_run_at_step_means_a_step(self):
         for step in (4, 8, 12):
             self.make_step(step=step)
         run = "gpt@8"
@@ -64,7 +64,7 @@ class ProgramTest(CliTest):
             self.cairn(*args, code=2, says="steps 4, 8, 12")
         self.cairn("verify", "nowhere", code=2, says="cairn: nowhere: No such file")
 
-    def test_colour_is_for_terminals_that_want_it(self):
+    def test_only_terminals_that_want_colour_get_it(self):
         self.make_step()
 
         def on_terminal(**environment):
@@ -92,7 +92,7 @@ class ProgramTest(CliTest):
             self.assertEqual(self.cairn(*args, says="good").stderr, "")
         self.cairn("verify", self.run_dir, "--no-progress", says="note: ")
 
-    def test_families_of_a_directory_are_read_or_named(self):
+    def test_families_of_a_directory_are_read_or_refused_by_name(self):
         self.make_step()
         families = self.dir / "families"
         families.mkdir()
@@ -127,7 +127,7 @@ class ProgramTest(CliTest):
                 self.assertIn(facts["error"].splitlines()[0], done.stderr)
         self.assertEqual(self.cairn("ls", "nowhere", code=2).stdout, "")
 
-    def test_values_that_make_no_sense_are_refused_at_once(self):
+    def test_invalid_values_are_refused_first(self):
         self.make_step()
         pair = [self.run_dir, self.run_dir]
         for flags in (["--atol", "nan"], ["--atol", "inf"], ["--rtol", "-1"], ["--atol", "1x"], ["--max-memory", "32MiB"], ["--max-memory", "1KB"],
@@ -150,7 +150,7 @@ class ProgramTest(CliTest):
             for part in ("Example", "Exit status: 0", "2 misuse or trouble", "cairn " + " ".join(command)):
                 self.assertIn(part, text)
 
-    def test_output_that_cannot_be_written_is_trouble(self):
+    def test_unwritable_output_is_an_error(self):
         self.make_step()
         with open("/dev/full", "w") as full:
             done = subprocess.run([CAIRN, "ls", self.run_dir], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -159,14 +159,14 @@ class ProgramTest(CliTest):
             self.assertEqual(said.returncode, 2)
             self.assertEqual(said.stderr, "cairn: cannot write to standard output\n")
 
-    def test_directories_may_be_called_like_verbs(self):
+    def test_directories_may_have_names_of_verbs(self):
         self.run_dir = self.dir / "archive"
         self.make_step()
         self.cairn("ls", "archive", says="committed")
 
 
 class TrainTest(CliTest):
-    """A stand-in for cairn-train, to see what it is given."""
+    """A stand-in for cairn-train that prints its arguments."""
 
     def setUp(self):
         super().setUp()
@@ -184,7 +184,7 @@ class TrainTest(CliTest):
     def train(self, *args):
         return subprocess.run([self.program, "train", *args], capture_output=True, text=True)
 
-    def test_says_so_where_the_trainer_was_not_built(self):
+    def test_reports_if_the_trainer_was_not_built(self):
         done = self.train("--help")
         self.assertEqual(done.returncode, 2)
         self.assertIn("built without the trainer", done.stderr)
@@ -214,14 +214,14 @@ class TrainTest(CliTest):
             self.assertEqual(done.returncode, 2)
             self.assertIn("--nproc-per-node takes a number of ranks", done.stderr)
 
-    def test_help_is_the_trainers_own(self):
+    def test_help_comes_from_the_trainer(self):
         if not TRAINER:
             self.skipTest("cairn-train was not built (CAIRN_RUNTIME=OFF)")
         self.cairn("train", "--help", says="--tensor-model-parallel-size")
 
 
 class LsTest(CliTest):
-    def test_states_sizes_and_topology(self):
+    def test_shows_states_sizes_and_topology(self):
         self.make_step("--tp", 2, step=10)
         os.remove(self.make_step(step=20) / "shard-00000.h5")
         (self.run_dir / "step-00000030.partial-ab").mkdir()
@@ -248,13 +248,13 @@ class LsTest(CliTest):
         self.assertEqual(["archived" in s for s in steps], [True, False])
         self.cairn("ls", self.run_dir, "--store", self.store, says="archived")
 
-    def test_a_noatime_mount_is_told(self):
+    def test_a_noatime_mount_is_noted(self):
         self.run_dir = self.mount("-o", "noatime") / "gpt"
         self.make_step()
         self.assertEqual(self.json("ls", self.run_dir)[0]["access_times"], "noatime")
         self.cairn("ls", self.run_dir, says="noatime")
 
-    def test_nothing_there_is_trouble(self):
+    def test_an_empty_directory_is_an_error(self):
         self.cairn("ls", "nope", code=2, says="nope")
         self.cairn("ls", self.dir, code=2, says="no run and no step")
 
@@ -287,7 +287,7 @@ class InspectTest(CliTest):
 
 
 class DamageTest(CliTest):
-    """Each damage, and what verify (status 1) and the verbs that need the data (status 1 or 2) say of it."""
+    """Each kind of damage, and the messages of verify (status 1) and of verbs that need the data (status 1 or 2)."""
 
     def setUp(self):
         super().setUp()
@@ -306,20 +306,20 @@ class DamageTest(CliTest):
             self.cairn(verb, self.step, *args, code=2, says=says)
             self.assertFalse((self.dir / "out").exists())
 
-    def test_missing_shard(self):
+    def test_missing_shard_is_named(self):
         os.remove(self.step / "shard-00001.h5")
         self.check("shard-00001.h5")
 
-    def test_truncated_shard(self):
+    def test_truncated_shard_is_named(self):
         os.truncate(self.step / "shard-00002.h5", 5000)
         self.check(["shard-00002.h5", "has 5000 bytes"])
 
-    def test_flipped_byte_in_a_tensor(self):
+    def test_flipped_byte_in_a_tensor_is_named(self):
         piece = self.json("inspect", self.step, "*.1.mlp.up.weight/master", "--slices")["tensors"][0]["slices"][0]
         flip(self.step / piece["file"], piece["file_offset"] + 5)
         self.check([piece["file"], "layers.1.mlp.up.weight/master", f"at byte {piece['file_offset']}"])
 
-    def test_flipped_byte_in_each_file(self):
+    def test_flipped_byte_in_each_file_is_found(self):
         for path in sorted(self.step.iterdir()):
             for offset in (0, path.stat().st_size // 2, path.stat().st_size - 1):
                 flip(path, offset)
@@ -327,28 +327,28 @@ class DamageTest(CliTest):
                 flip(path, offset)
         self.cairn("verify", self.step)
 
-    def test_shards_that_changed_places(self):
+    def test_swapped_shards_are_named(self):
         a, b = self.step / "shard-00000.h5", self.step / "shard-00001.h5"
         os.rename(a, self.dir / "x")
         os.rename(b, a)
         os.rename(self.dir / "x", b)
         self.cairn("verify", self.step, code=1, says="shard-0000")
 
-    def test_wrong_version(self):
+    def test_wrong_version_is_refused(self):
         manifest = self.step / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99'))
         self.check(["manifest.json", "version 99"])
 
-    def test_manifest_that_is_no_json(self):
+    def test_malformed_manifest_is_refused(self):
         os.truncate(self.step / "manifest.json", 300)
         self.check(["manifest.json", "not valid JSON"])
 
-    def test_edited_manifest(self):
+    def test_edited_manifest_is_refused(self):
         manifest = self.step / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"iteration": 100', '"iteration": 101'))
         self.check(["manifest.json", "digest"])
 
-    def test_not_a_checkpoint(self):
+    def test_other_directories_are_refused(self):
         empty = self.dir / "empty"
         empty.mkdir()
         for args in (["verify", empty], ["inspect", empty], ["archive", "run", empty, "--store", self.store]):
@@ -448,7 +448,7 @@ class VerifyTest(CliTest):
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         return done
 
-    def test_too_few_open_files_are_trouble_and_not_damage(self):
+    def test_too_few_open_files_are_an_error_not_damage(self):
         step = self.make_step("--tp", 4)
         for files in range(4, 9):
             done = self.limited(f"-n {files}", "verify", step, "--no-record")
@@ -472,7 +472,7 @@ class VerifyTest(CliTest):
                 enough += done.returncode == 0
         self.assertGreater(enough, 0)
 
-    def test_a_message_is_one_line_of_sane_length(self):
+    def test_a_message_is_one_line_of_limited_length(self):
         header = b'{"a\\ncairn: x: good": {"dtype": "NOPE", "shape": [1], "data_offsets": [0, 4]}}'
         for name in (header, header.replace(b"a\\n", b"a" * 100_000)):
             (self.dir / "bad.safetensors").write_bytes(len(name).to_bytes(8, "little") + name + bytes(4))
@@ -480,7 +480,7 @@ class VerifyTest(CliTest):
             self.assertEqual(len(done.stderr.splitlines()), 1)
             self.assertLess(len(done.stderr), 2200)
 
-    def test_a_name_does_not_reach_the_terminal_raw(self):
+    def test_names_are_escaped_for_the_terminal(self):
         step = self.make_step().rename(self.run_dir / "s\x1b[31m\nx: good")
         for args in (["verify", step], ["ls", step], ["inspect", step]):
             text = self.cairn(*args).stdout
@@ -495,7 +495,7 @@ class VerifyTest(CliTest):
         notes = [line for line in lines if "atime" in line]
         self.assertEqual(len(notes), len(set(notes)))
 
-    def test_values_that_make_no_sense_are_named(self):
+    def test_invalid_values_are_named(self):
         self.make_step("--nan", "layers.0.mlp.up.weight/exp_avg", step=10)
         self.cairn("verify", self.run_dir)
         problem = self.json("verify", self.run_dir, "--values", code=1)[0]["problems"][0]

@@ -14,13 +14,13 @@ from cairn_cli import CAIRN, SANITIZED, CliTest, tree
 
 
 def manifest_of(run):
-    """The text of the one step's."""
+    """The manifest of the only step, as text."""
     path, = run.glob("step-*/manifest.json")
     return path.read_text()
 
 
 def data_offset(zipped, record):
-    """Where a stored record's bytes begin: behind its local header, whose lengths of name and extra field count."""
+    """Where a stored record's bytes begin: after its local header with its name and extra field."""
     lengths = zipped[record.header_offset + 26:record.header_offset + 30]
     return record.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
 
@@ -30,14 +30,14 @@ class ReshapeTest(CliTest):
         super().setUp()
         self.step = self.make_step("--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--layers", 3, "--vocab", 37)
 
-    def test_there_and_back_gives_the_same_bytes(self):
+    def test_round_trip_gives_the_same_bytes(self):
         self.cairn("reshape", self.run_dir, "there", "--tp", 4, "--pp", 1, "--dp", 1, "--zero", 0, says="read back and equal")
         self.cairn("reshape", "there", "back", "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1)
         self.assertEqual(tree(self.dir / "back" / self.step.name), tree(self.step))
         self.assertEqual(self.json("fingerprint", "there"), self.json("fingerprint", self.step))
         self.cairn("verify", "there")
 
-    def test_what_is_left_out_stays(self):
+    def test_unselected_steps_stay(self):
         facts = self.json("reshape", self.step, "out", "--tp", 1)
         self.assertEqual(facts["topology"], {"tp": 1, "pp": 2, "dp": 2, "zero": 1})
         self.assertEqual(facts["files"], 4 + 2)
@@ -54,7 +54,7 @@ class ReshapeTest(CliTest):
             self.assertLess(facts["peak_memory_bytes"], 1.4 * written["peak_memory_bytes"])
             self.assertGreater(facts["peak_memory_bytes"], 0.7 * written["peak_memory_bytes"])
 
-    def test_topologies_that_do_not_fit(self):
+    def test_impossible_topologies_are_refused(self):
         for flags, says in ((["--tp", 3], "TP=3 does not divide the model's 4 attention heads"),
                             (["--pp", 4], "PP=4 is more than the model's 3 layers"),
                             (["--dp", 0], "cairn: "), (["--zero", 9], "cairn: "), (["--tp", "x"], "cairn: ")):
@@ -64,7 +64,7 @@ class ReshapeTest(CliTest):
     def test_an_existing_step_is_refused(self):
         self.cairn("reshape", self.step, self.run_dir, "--tp", 1, code=2, says="never overwritten")
 
-    def test_a_full_disk_is_told_before_anything_is_written(self):
+    def test_a_full_disk_is_reported_before_anything_is_written(self):
         disk = self.mount("-o", "size=100k")
         for flags in ([], ["--dry-run"]):
             self.cairn("reshape", self.step, disk / "out", "--tp", 1, *flags, code=2, says=["needs about", "are free"])
@@ -72,12 +72,12 @@ class ReshapeTest(CliTest):
 
 
 class OtherModelsTest(CliTest):
-    """Models of families, or classes, that no table knows, and what lies beside them."""
+    """Models of unknown families or classes, and the files next to them."""
 
     TYPES = {"F32": "f", "I64": "q", "BOOL": "?", "BF16": "H"}
 
     def write_model(self, name, tensors, config):
-        """{name: (dtype, values)} as model.safetensors beside config.json."""
+        """Writes {name: (dtype, values)} as model.safetensors next to config.json."""
         header, data = {}, b""
         for key, (dtype, values) in tensors.items():
             packed = struct.pack(f"<{len(values)}{self.TYPES[dtype]}", *values)
@@ -133,7 +133,7 @@ class OtherModelsTest(CliTest):
                          (json.loads((source / "config.json").read_text()), self.read_model("src")))
         self.cairn("convert", source, "mg", "--to", "megatron", code=2, says=['model_type "x9" ("XForCausalLM")', "hf, safetensors"])
 
-    def test_code_that_is_not_there_is_not_named(self):
+    def test_missing_code_is_not_referenced(self):
         source = self.unknown(auto_map={"AutoModel": "modeling_x9.X"})
         self.cairn("strip", source, "out", "--dtype", "bf16", says="note: config.json has no auto_map")
         self.assertNotIn("auto_map", json.loads((self.dir / "out/config.json").read_text()))
@@ -143,7 +143,7 @@ class OtherModelsTest(CliTest):
         self.assertIn("auto_map", json.loads((self.dir / "other/config.json").read_text()))
 
     def test_a_class_without_the_output_matrix_keeps_its_names(self):
-        """As LlamaModel has none, and a reward model another head. What else is missing is an error."""
+        """LlamaModel has none, and a reward model another head. Any other missing tensor is an error."""
         self.make_step("--layers", 1)
         self.cairn("convert", self.run_dir, "whole", "--to", "hf")
         config = json.loads((self.dir / "whole/config.json").read_text())
@@ -183,13 +183,13 @@ class OtherModelsTest(CliTest):
             return b""
         self.edit_header(path, drop)
 
-    def test_names_like_those_of_states_are_carried_by_dcp(self):
+    def test_names_like_optimizer_states_round_trip_through_dcp(self):
         tensors = {"optimizer.state.0.exp_avg": ("F32", [1.0]), "w": ("F32", [2.0])}
         self.write_model("src", tensors, {"model_type": "x9"})
         self.cairn("convert", "src", "dcp", "--to", "dcp")
         self.assertEqual(self.json("fingerprint", "dcp")["fingerprint"], self.json("fingerprint", "src")["fingerprint"])
 
-    def test_what_is_not_read_is_named_by_every_verb(self):
+    def test_every_verb_names_unread_files(self):
         path = self.dir / "llama.gguf"
         path.write_bytes(b"GGUF")
         for verb in (["inspect"], ["verify"], ["fingerprint"], ["strip"], ["convert", "--to", "hf"]):
@@ -204,7 +204,7 @@ class ExportTest(CliTest):
         super().setUp()
         self.step = self.make_step("--tp", 2, "--pp", 2, "--layers", 3, "--vocab", 37)
 
-    def test_every_format_there_and_back(self):
+    def test_every_format_round_trips(self):
         for name in self.FORMATS:
             done = self.cairn("convert", self.run_dir, name, "--to", name, "--tp", 2, "--pp", 3, "--dp", 2,
                               says="read back and equal")
@@ -240,7 +240,7 @@ class ExportTest(CliTest):
                     self.assertFalse((self.dir / "x").exists())
 
     def check_account(self, name):
-        """Of a foreign source every release says what became of its bytes, as a step with all of it does."""
+        """Every release of a foreign source accounts for its bytes, as a complete step does."""
         whole = self.json("convert", name, name + "-n", "--to", "native")["account"]
         self.assertEqual(sum(part["bytes"] for part in whole["parts"].values()), whole["bytes"])
         for target, *flags in (("convert", "--to", "hf"), ("convert", "--to", "safetensors", "--dtype", "bf16"),
@@ -250,7 +250,7 @@ class ExportTest(CliTest):
         self.cairn("strip", name, name + "-r", says=f"in {whole['storages']} storages, all accounted for")
 
     def check_slices(self, name):
-        """Whose files have which parts of each tensor: all of its bytes, and none twice."""
+        """The parts of each tensor in the files: all of its bytes, and none twice."""
         ranks = set()
         for tensor in self.json("inspect", name, "--slices")["tensors"]:
             self.assertEqual(sum(s["bytes"] for s in tensor["slices"]), tensor["bytes"], tensor["name"])
@@ -259,7 +259,7 @@ class ExportTest(CliTest):
             self.assertEqual(ranks, {(tp, pp) for tp in range(2) for pp in range(3)})
             self.cairn("inspect", name, "--slices", "layers.2.*", says=["tp 1, pp 2", "mp_rank_01_002/model_optim_rng.pt"])
 
-    def test_weights_alone_and_of_another_type(self):
+    def test_exports_only_weights_and_other_types(self):
         self.cairn("convert", self.run_dir, "fp32", "--to", "dcp", "--dtype", "fp32")
         roles = {t["role"] for t in self.json("inspect", "fp32")["tensors"]}
         self.assertEqual(roles, {"weight", "exp_avg", "exp_avg_sq"})  # fp32 weights need no masters
@@ -267,7 +267,7 @@ class ExportTest(CliTest):
         done = self.cairn("convert", "weights", "out", "--to", "megatron")
         self.assertIn("--no-load-optim", done.stderr)
         self.cairn("convert", self.run_dir, "wide", "--to", "native", "--dtype", "fp32")
-        for name in self.FORMATS:  # what is rounded has no masters: nothing trains on it
+        for name in self.FORMATS:  # rounded weights have no masters: they are not trained further
             self.cairn("convert", "wide", name, "--to", name, "--dtype", "bf16", says="read back and equal")
 
     def test_a_release_does_not_need_the_optimizer(self):
@@ -278,7 +278,7 @@ class ExportTest(CliTest):
             done = self.cairn(*verb, "zero", f"out{number}")
             self.assertIn("note: the optimizer's state is left behind: ", done.stderr)
             self.assertIn("rank 1 and model parallel rank 1 is missing\n", done.stderr)
-        # The masters are what these publish.
+        # These formats publish the masters.
         for verb in (("strip",), ("strip", "--dtype", "fp32"),
                      ("strip", "--dtype", "bf16", "--keep-fp32", "*norm*"),
                      ("convert", "--to", "safetensors", "--dtype", "fp32")):
@@ -290,7 +290,7 @@ class ExportTest(CliTest):
         self.assertFalse((self.dir / "whole").exists())
         self.cairn("convert", "zero", "whole", "--to", "native", "--allow", "optimizer")
 
-    def test_what_cannot_be(self):
+    def test_impossible_requests_are_refused(self):
         for flags, says in ((["--to", "megatron", "--tp", 3], "TP=3 does not divide"),
                             (["--to", "megatron-deepspeed", "--zero", 3, "--pp", 2], "no pipeline with ZeRO 3"),
                             (["--to", "torch-dist", "--zero", 2], "Megatron-LM has no ZeRO 2"),
@@ -300,7 +300,7 @@ class ExportTest(CliTest):
             self.assertFalse((self.dir / "out").exists())
         self.assertEqual([p.name for p in self.dir.iterdir() if "partial" in p.name], [])
 
-    def test_a_full_disk_is_told_before_anything_is_written(self):
+    def test_a_full_disk_is_reported_before_anything_is_written(self):
         disk = self.mount("-o", "size=100k")
         for flags in ([], ["--dry-run"]):
             self.cairn("convert", self.step, disk / "out", "--to", "dcp", *flags, code=2, says=["needs about", "are free"])
@@ -308,7 +308,7 @@ class ExportTest(CliTest):
 
 
 class SignalTest(CliTest):
-    def test_ended_by_a_signal_it_leaves_nothing_behind_for_long(self):
+    def test_a_signal_leaves_nothing_after_the_next_command(self):
         self.make_step("--layers", 8, "--hidden", 512, "--ffn", 2048, "--vocab", 4000)
         command = [CAIRN, "convert", str(self.run_dir), "out/dcp", "--to", "dcp"]
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
@@ -337,17 +337,17 @@ class StripTest(CliTest):
         config = json.loads((self.dir / "out" / "config.json").read_text())
         self.assertEqual((config["model_type"], config["vocab_size"]), ("gpt2", 50))
 
-    def test_the_trainer_says_how_to_start_from_it(self):
+    def test_the_trainer_explains_how_to_start_from_it(self):
         self.cairn("convert", self.run_dir, "hf", "--to", "hf")
         for flags in (["--load", "hf"], ["--load=hf"]):
             self.cairn("train", *flags, code=2, says="cairn convert hf DIR --to native")
 
-    def test_cut_into_files(self):
+    def test_splits_into_files(self):
         facts = self.json("strip", self.step, "out", "--max-shard-size", "5kB")
         index = json.loads((self.dir / "out" / "model.safetensors.index.json").read_text())
         self.assertEqual(len(set(index["weight_map"].values())) + 4, facts["files"])
 
-    def test_native_weights_reshape_and_strip_on(self):
+    def test_native_weights_can_be_reshaped_and_stripped_again(self):
         self.cairn("strip", self.step, "weights", "--format", "native", "--dtype", "fp32")
         self.cairn("reshape", "weights", "one", "--tp", 1)
         for source, target in ((self.step, "direct"), ("one", "detour")):
@@ -356,7 +356,7 @@ class StripTest(CliTest):
         data = lambda name: (self.dir / name / "model.safetensors").read_bytes()[int.from_bytes(header(name), "little") + 8:]
         self.assertEqual(data("direct"), data("detour"))
 
-    def test_a_tokenizer_comes_along_through_native_steps(self):
+    def test_a_tokenizer_is_kept_through_native_steps(self):
         self.assertIn("has no tokenizer", self.cairn("convert", self.step, "hf", "--to", "hf").stderr)
         files = {"tokenizer.json": b"{}", "tokenizer_config.json": b'{"a": 1}', "merges.txt": b"#version\n"}
         for name, data in files.items():
@@ -376,28 +376,28 @@ class StripTest(CliTest):
         self.assertNotIn("vocab.json", tree(self.dir / "four/step-00000000"))
         self.cairn("ls", "one", says="committed")
 
-    def test_messages_name_the_file_that_was_given(self):
+    def test_messages_name_the_given_file(self):
         self.cairn("strip", self.step, "hf", "--format", "hf")
         for verb in ("fingerprint", "inspect"):
             self.cairn(verb, "hf/model.safetensors", says="hf/model.safetensors")
 
-    def test_the_command_that_is_recorded_has_its_defaults(self):
+    def test_the_recorded_command_includes_defaults(self):
         self.cairn("strip", self.step, "default")
         self.cairn("strip", self.step, "named", "--dtype", "fp16", "--format", "hf")
         self.assertEqual(tree(self.dir / "default"), tree(self.dir / "named"))
 
-    def test_losses_are_told_without_zeros(self):
+    def test_losses_are_reported_without_zeros(self):
         text = self.cairn("strip", self.step, "out").stdout
         for line in text.splitlines():
             if line.startswith("  "):
                 self.assertNotRegex(line, " 0 ")
 
-    def test_the_fingerprint_is_said_to_be_of_what_was_read(self):
+    def test_the_fingerprint_is_labelled_as_the_sources(self):
         self.cairn("strip", self.step, "weights", "--dtype", "fp32", says="fingerprint of the weights read")
         own = self.json("fingerprint", "weights")["fingerprint"]
         self.cairn("strip", "weights", "again", "--dtype", "fp32", says=f"source fingerprint {own}")
 
-    def test_weights_that_are_not_their_masters_are_noted(self):
+    def test_weights_that_differ_from_their_masters_are_noted(self):
         rounded = ["--dtype", "bf16", "--packed", "--split-master"]
         self.cairn("convert", self.make_step(*rounded, step=200), "good", "--to", "dcp")
         self.assertNotIn("note", self.cairn("convert", "good", "good-native", "--to", "native").stderr)
@@ -445,7 +445,7 @@ class ConvertTest(CliTest):
 
 
 class FingerprintTest(CliTest):
-    def test_tells_values_apart_and_topologies_not(self):
+    def test_depends_on_values_not_on_topologies(self):
         first = self.json("fingerprint", self.make_step("--tp", 2))
         self.run_dir = self.dir / "other"
         second = self.json("fingerprint", self.make_step("--pp", 2, "--dp", 3))
@@ -463,17 +463,17 @@ class DiffTest(CliTest):
         self.step = self.make_step("--tp", 2, "--pp", 2)
         self.cairn("strip", self.step, "half", "--dtype", "fp16", "--format", "native")
 
-    def test_topologies_play_no_part(self):
+    def test_topologies_do_not_matter(self):
         self.cairn("reshape", self.step, "there", "--tp", 1, "--pp", 1)
         self.cairn("diff", self.step, "there", says="no difference")
 
-    def test_other_values(self):
+    def test_different_values_are_reported(self):
         self.make_step("--seed", 2, step=200)
         facts = self.json("diff", self.step, self.run_dir, code=1)
         self.assertEqual(len(facts["differences"]), facts["tensors_compared"])
         self.cairn("diff", self.step, self.run_dir, "--top", 3, code=1, says=["they differ", "more; --top 0"])
 
-    def test_what_is_ignored_and_tolerated(self):
+    def test_ignore_and_tolerance_flags(self):
         self.cairn("diff", self.step, "half", "--top", 0, code=1, says=["only in A", "dtype"])
         near = ["--ignore", "optimizer", "--ignore", "dtype"]
         self.cairn("diff", self.step, "half", *near, code=1)
@@ -491,7 +491,7 @@ class DiffTest(CliTest):
         self.cairn("convert", self.run_dir, "nan", "--to", "hf")
         self.cairn("verify", "nan", code=1, says=["final_norm.bias", "NaN or infinite"])
 
-    def test_the_checksums_of_foreign_files_count(self):
+    def test_checksums_of_foreign_files_are_checked(self):
         self.cairn("convert", self.step, "hf", "--to", "hf")
         for name in ("model.safetensors", "config.json"):
             shutil.copytree(self.dir / "hf", self.dir / name)
@@ -502,7 +502,7 @@ class DiffTest(CliTest):
         (self.dir / "hf/SHA256SUMS").write_text("nonsense\n")
         self.cairn("verify", "hf", code=1, says="not what sha256sum writes")
 
-    def test_the_crcs_of_torch_files_count(self):
+    def test_crcs_of_torch_files_are_checked(self):
         self.cairn("convert", self.step, "mg", "--to", "megatron")
         path, = [p for p in (self.dir / "mg").rglob("*.pt") if "mp_rank_00" in str(p) and "000" in str(p.parent)][:1]
         self.cairn("verify", "mg", says=["good", "by its checksum"])
@@ -522,7 +522,7 @@ class DiffTest(CliTest):
         for _ in range(2):
             self.cairn("reshape", "mg", "x", "--resume", code=2, says=[name, "CRC-32", "--no-checksums"])
             self.assertFalse((self.dir / "x").exists())
-        # Strip reads the masters alone: damage of one counts, wherever it lies in its record. (The largest records are
+        # Strip reads only the masters: damage of one counts, wherever it lies in its record. (The largest records are
         # of the tied embedding, whose copies would differ first.)
         size = sorted({r.file_size for r in records})[-2]
         for at in (0, size // 8 * 4, size - 4):  # low bytes: the values still round to the weights

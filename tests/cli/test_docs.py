@@ -1,4 +1,4 @@
-"""What README.md and docs/ say is there: links and their anchors, verbs and their flags, paths of the tree."""
+"""Everything that README.md and docs/ mention exists: links and their anchors, verbs and their flags, paths of the tree."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ def fences_apart(text):
 
 
 def anchor(heading):
-    """As GitHub and mkdocs make it of a heading."""
+    """The anchor of a heading, as GitHub and mkdocs make it."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
     return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
 
@@ -82,7 +82,7 @@ class DocsTest(unittest.TestCase):
                         self.check(page, f"{link}: {target.name} has {sorted(anchors(target))}")
 
     def test_lists_begin_after_an_empty_line(self):
-        """mkdocs takes what follows a line of text for more of it."""
+        """mkdocs joins a list that directly follows a line of text to that line."""
         for page in PAGES:
             prose = fences_apart(page.read_text())[0].splitlines()
             for before, line in zip(prose, prose[1:]):
@@ -90,7 +90,7 @@ class DocsTest(unittest.TestCase):
                     self.check(page, f"no empty line before: {line}")
 
     def test_code_and_comments_fit_the_site(self):
-        """A block shows 98 columns on a screen of 1280 pixels; what is longer scrolls, which only output may."""
+        """A block shows 98 columns on a screen of 1280 pixels; only output may be longer and scroll."""
         for page in PAGES:
             for language, block in re.findall(r"^```([^\n]*)\n(.*?)^```", page.read_text(), re.M | re.S):
                 for line in block.splitlines():
@@ -121,7 +121,7 @@ class DocsTest(unittest.TestCase):
         self.assertGreater(seen, 50)
 
     @unittest.skipUnless(os.environ.get("CAIRN_TRAIN"), "cairn train's flags are cairn-train's, which was not built")
-    def test_flags_that_stand_alone_are_some_verbs(self):
+    def test_flags_outside_of_commands_exist(self):
         known = all_flags() | {"--nproc-per-node"}
         for path in (*ROOT.glob("scripts/*"), *ROOT.glob("tests/faults/main.cc"), *ROOT.glob("tests/**/CMakeLists.txt")):
             known.update(re.findall(r"--[a-z][\w-]*", path.read_text()))
@@ -132,10 +132,10 @@ class DocsTest(unittest.TestCase):
                 with self.subTest(page=page.name, flag=flag):
                     self.assertTrue(flag in known, f"no program has {flag}")
 
-    def test_messages_that_are_explained_exist(self):
+    def test_explained_messages_exist(self):
         sources = [path for folder in ("ckpt", "convert", "runtime", "tools", "python") for path in (ROOT / folder).rglob("*")]
         text = "\n".join(path.read_text() for path in sources if path.suffix in (".cc", ".h", ".py"))
-        said = re.sub(r'"\s*(?:rf?|f)?"', "", text)  # literals that stand beside each other
+        said = re.sub(r'"\s*(?:rf?|f)?"', "", text)  # adjacent literals
         page = ROOT / "docs/guide/errors.md"
         messages = re.findall(r"^\| ([^|]+) \|[^|]+\|[^|]+\|$", page.read_text(), re.M)
         messages = [message for message in messages if message not in ("message", "---")]
@@ -144,7 +144,7 @@ class DocsTest(unittest.TestCase):
             with self.subTest(message=message):
                 self.assertIn(message, said)
 
-    def test_the_table_of_formats_has_those_that_convert_takes(self):
+    def test_the_table_of_formats_matches_convert(self):
         text = subprocess.run([CAIRN, "convert", "--help"], capture_output=True, text=True, check=True).stdout
         rows = [row.split("|") for row in (ROOT / "docs/formats.md").read_text().splitlines() if row.startswith("| ")]
         rows = [row for row in rows if len(row) == 6 and "---" not in row[1]]
@@ -153,7 +153,7 @@ class DocsTest(unittest.TestCase):
             documented = {row[column].strip().split("`")[1] for row in rows[1:] if "`" in row[column]}
             self.assertEqual(documented, set(re.search(rf"{flag} ([\w-]+[|][\w|-]+)", text)[1].split("|")))
 
-    def test_the_versions_that_the_tests_run_are_named(self):
+    def test_names_the_tested_versions(self):
         page = (ROOT / "docs/formats.md").read_text()
         pins = "\n".join(file.read_text() for file in ROOT.glob("scripts/requirements*.txt"))
         for name in "torch megatron-core deepspeed torchtitan transformers accelerate safetensors".split():

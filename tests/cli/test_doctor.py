@@ -1,4 +1,4 @@
-"""cairn doctor over real file systems: what it finds, its exit status, and that nothing of it stays."""
+"""cairn doctor on real file systems: its findings and exit status, and that it leaves nothing."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class DoctorCase(CliTest):
         self.assertIn(meaning, row["meaning"])
 
     def at_another_time(self, offset, *command):
-        """The command line by which it runs with a clock that is off; files have the kernel's."""
+        """The command line that runs it with a wrong clock; file times come from the kernel."""
         if SANITIZED or not shutil.which("faketime"):
             self.skipTest("no faketime here (Debian: faketime), or it would come before a sanitizer")
         # faketime leaves names behind in /dev/shm, by the numbers of processes.
@@ -48,7 +48,7 @@ class DoctorCase(CliTest):
         return ["unshare", "--mount", "sh", "-c", line, "sh", offset, *command]
 
     def program(self, name, text):
-        """A stand-in for a program of the site, in a directory that comes first in PATH."""
+        """A stand-in for a site's program, in a directory that comes first in PATH."""
         path = self.dir / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("#!/bin/sh\n" + text)
@@ -57,7 +57,7 @@ class DoctorCase(CliTest):
 
 
 class DoctorTest(DoctorCase):
-    def test_a_page_has_the_rows_of_json_and_nothing_stays(self):
+    def test_text_and_json_have_the_same_rows_and_nothing_stays(self):
         rows = self.rows(CAIRN, "doctor", self.place)
         self.assertEqual([name for name in rows if name != "Lustre"], NAMES)
         self.assertLessEqual({row["severity"] for row in rows.values()}, SEVERITIES)
@@ -84,20 +84,20 @@ class DoctorTest(DoctorCase):
         self.assert_row(self.rows(CAIRN, "doctor", step, code=1)["write"], "loses data", "committed step")
         self.assertEqual(sorted(os.listdir(step)), before)
 
-    def test_a_read_only_directory_loses_saves_and_the_rest_is_told(self):
+    def test_a_read_only_directory_cannot_be_saved_to(self):
         rows = self.rows(CAIRN, "doctor", self.mount("-o", "ro"), code=1)
         self.assert_row(rows["write"], "loses data", "Read-only file system", "no save can succeed")
         self.assert_row(rows["access times"], "warning", "noatime")
         self.assertNotIn("fsync", rows)
         self.assertIn("descriptors", rows)
 
-    def test_a_disk_without_room_for_a_file(self):
+    def test_a_full_disk_is_reported(self):
         full = self.mount("-o", "nr_inodes=2")
         (full / "file").write_text("")
         self.assert_row(self.rows(CAIRN, "doctor", full, code=1)["write"], "loses data", "No space left on device")
         self.assertEqual(os.listdir(full), ["file"])
 
-    def test_a_disk_that_is_nearly_full(self):
+    def test_a_nearly_full_disk_is_reported(self):
         small = self.mount("-o", "size=8m")
         (small / "file").write_bytes(bytes((8 << 20) - (100 << 10)))
         rows = self.rows(CAIRN, "doctor", small)
@@ -107,23 +107,23 @@ class DoctorTest(DoctorCase):
         self.assert_row(rows["file system"], "warning", f"tmpfs at {small}", "memory of this host")
         self.assertEqual(os.listdir(small), ["file"])
 
-    def test_a_mount_without_access_times(self):
+    def test_a_mount_without_access_times_is_reported(self):
         rows = self.rows(CAIRN, "doctor", self.mount("-o", "noatime"))
         self.assert_row(rows["access times"], "warning", "noatime", "does not postpone")
 
-    def test_few_descriptors(self):
+    def test_few_descriptors_are_reported(self):
         for limit, says in (("64:64", "64"), ("64:8192", "64, can be raised to 8192")):
             row = self.rows("prlimit", f"--nofile={limit}", CAIRN, "doctor", self.place)["descriptors"]
             self.assert_row(row, "warning", says)
             self.assertIn("open files" if limit == "64:64" else "ulimit -n 8192", row["change"])
 
-    def test_a_clock_that_is_off(self):
+    def test_a_wrong_clock_is_reported(self):
         row = self.rows(*self.at_another_time("-30s", CAIRN, "doctor", self.place))["clock"]
         self.assert_row(row, "warning", "30 s behind the file server's")
         row = self.rows(*self.at_another_time("+1d", CAIRN, "doctor", self.place), code=1)["clock"]
         self.assert_row(row, "loses data", "24 h", "a hold")
 
-    def test_programs_of_the_site(self):
+    def test_site_programs_are_checked(self):
         env = self.program("srun", 'case $1 in --version) echo slurm 23.11.4;;\n'
                            '*) printf "MPI plugin types are...\\n\\tnone\\n\\tpmi2\\n";; esac')
         row = self.rows(CAIRN, "doctor", self.place, env=env)["Slurm"]
@@ -163,7 +163,7 @@ class RanksTest(DoctorCase):
         self.assertEqual(os.listdir(self.place), [])
         return outputs
 
-    def test_ranks_that_find_the_same_speak_once(self):
+    def test_equal_findings_of_ranks_are_printed_once(self):
         outputs = self.ranks(*[[CAIRN, "doctor", self.place]] * 3, codes=[0, 0, 0])
         self.assertIn("all 3 ranks found the same", outputs[0][0])
         self.assertEqual(outputs[1:], [("", ""), ("", "")])
@@ -174,13 +174,13 @@ class RanksTest(DoctorCase):
         host = os.uname().nodename
         self.assertEqual([line for line in lines if line.startswith(f"{host} (rank 1 and 1 more): descriptors: warning, 64 (")], lines[-1:])
 
-    def test_what_another_rank_would_lose_is_the_status_of_rank_0(self):
+    def test_rank_0_returns_the_worst_status_of_all_ranks(self):
         fast = self.at_another_time("+1d", CAIRN, "doctor", self.place)
         json_of_0 = self.ranks([CAIRN, "doctor", self.place, "--json"], fast, codes=[1, 0])[0][0]
         (other,) = json.loads(json_of_0)["other_hosts"]
         self.assertEqual((other["ranks"], [row["name"] for row in other["findings"]]), ([1], ["clock"]))
 
-    def test_a_rank_that_is_lost_has_a_status_of_its_own(self):
+    def test_a_lost_rank_has_its_own_status(self):
         said, complained = self.ranks([CAIRN, "doctor", self.place], ["true"], codes=[75, 0])[0]
         self.assertIn("fsync", said)
         self.assertIn("rank 1 did not begin within 60 s", complained)

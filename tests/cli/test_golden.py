@@ -16,7 +16,7 @@ import golden_bytes as golden  # noqa: E402
 
 
 class GoldenBytesTest(unittest.TestCase):
-    def test_every_file_is_what_it_was(self):
+    def test_every_file_has_its_golden_bytes(self):
         expected = json.loads((GOLDEN / "bytes.json").read_text())
         with tempfile.TemporaryDirectory() as directory:
             golden.write_all(os.environ["CAIRN"], os.environ["CAIRN_MAKE_STEP"], directory)

@@ -1,4 +1,4 @@
-"""Manual pages and shell completion say what --help says, and the shells take them."""
+"""Manual pages and shell completion agree with --help, and the shells accept them."""
 
 import os
 import pathlib

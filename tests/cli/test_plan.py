@@ -21,7 +21,7 @@ class PredictTest(CliTest):
     def rows(self, text):
         return list(csv.DictReader(io.StringIO(text)))
 
-    def test_rows_come_back_with_columns_appended(self):
+    def test_appends_columns_to_the_rows(self):
         given = self.rows(RUNS.read_text())
         done = self.cairn("plan", "predict", RUNS, "--calibrate", RUNS, "--format", "csv")
         rows = self.rows(done.stdout)
@@ -45,7 +45,7 @@ class PredictTest(CliTest):
         for row, had in zip(json.loads(full.stdout), given):
             self.assertLess(abs(row["sec_per_it_pred"] / float(had["sec_per_it"]) - 1), 0.1)
 
-    def test_answers_do_not_depend_on_measured_columns_of_the_rows(self):
+    def test_predictions_do_not_depend_on_measured_columns(self):
         blind = self.dir / "blind.csv"
         blind.write_text(re.sub(r",[\d.]*,[\d.]*,[\d.]*,(02-2)", r",1,1,1,\1", RUNS.read_text()))
         self.assertNotEqual(blind.read_text(), RUNS.read_text())
@@ -53,12 +53,12 @@ class PredictTest(CliTest):
         a, b = (self.rows(self.cairn("plan", "predict", f, "--calibrate", RUNS, "--format", "csv").stdout) for f in (RUNS, blind))
         self.assertEqual([[r[k] for k in keys] for r in a], [[r[k] for k in keys] for r in b])
 
-    def test_built_in_runs_are_the_file(self):
+    def test_built_in_runs_equal_the_file(self):
         a = self.cairn("plan", "predict", RUNS, "--cluster", "jean-zay", "--format", "md").stdout
         b = self.cairn("plan", "predict", RUNS, "--cluster", "jean-zay", "--calibrate", RUNS, "--format", "md").stdout
         self.assertEqual(a, b)
 
-    def test_each_row_is_predicted_on_its_own_gpus(self):
+    def test_each_row_is_predicted_for_its_gpus(self):
         table = self.dir / "two.csv"
         table.write_text("gpu,gpus,hidden,layers,heads,seq,vocab,tp,pp,mbs,gbs,zero,recompute,sequence_parallel,note\n"
                          "a100-80,512,8192,48,64,2048,51200,8,2,4,1536,0,full,0,14.45 s were published\n"
@@ -114,7 +114,7 @@ class PlanTest(CliTest):
             self.assertAlmostEqual(sum(v for k, v in stage.items() if k != "total_gb"), stage["total_gb"], places=6)
         self.assertGreater(first["training"]["gpu_hours"], 0)
 
-    def test_nothing_left_is_status_1_and_says_why(self):
+    def test_no_plan_is_status_1_with_the_reason(self):
         self.cairn("plan", *MODEL, "--nodes", 1, code=1, says=["no plan is left", "run out of memory"])
 
     def test_config_files(self):

@@ -1,6 +1,6 @@
-"""What a command may remove again: only what it wrote itself, whoever else works in the same directories.
+"""A command may remove only files that it wrote itself, even if others work in the same directories.
 
-A walk runs random commands with signals at random moments, while somebody else puts files and directories
+A walk runs random commands with signals at random moments, while another user puts files and directories
 anywhere. Walks run for 10 s; with CAIRN_LONG=1 there are 200. tests/tools/archive/removal_walk_test.cc runs
 many more, with failures of the disk.
 """
@@ -36,7 +36,7 @@ class RemovalTest(CliTest):
         self.archive("run", self.step, "--store", self.store, "--delete-newest")
 
     def start(self, *args, until, stop=True):
-        """The command, stopped as soon as a path that fits `until` is there; None if it was too fast."""
+        """The command, stopped as soon as a path that fits `until` exists; None if it was too fast."""
         command = subprocess.Popen(
             [CAIRN, *map(str, args)], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -60,7 +60,7 @@ class RemovalTest(CliTest):
                 file.write(os.urandom(4096))
         return bad
 
-    def test_a_failed_command_leaves_what_others_put_into_its_run_directory(self):
+    def test_a_failed_command_keeps_files_of_others_in_its_run(self):
         for flags in (
             ["reshape", self.damaged(), "new", "--tp", 1],
             ["convert", self.dir / "bad", "new", "--to", "native"],
@@ -78,7 +78,7 @@ class RemovalTest(CliTest):
                 self.assertEqual(list(self.dir.glob(f"*{MARK}")), [])
                 shutil.rmtree(self.dir / "new")
 
-    def test_a_directory_that_looks_like_a_leftover_stays_and_is_named(self):
+    def test_a_directory_named_like_a_leftover_stays_and_is_named(self):
         theirs = self.dir / "release.partial-20261127"
         theirs.mkdir()
         (theirs / "notes.txt").write_text("precious")
@@ -88,7 +88,7 @@ class RemovalTest(CliTest):
             done.stderr, r"release\.partial-20261127 looks like what a killed command left.*Remove it by hand"
         )
 
-    def test_what_a_killed_command_left_goes_with_the_next_one_whatever_it_is(self):
+    def test_the_next_command_removes_leftovers_of_a_killed_one(self):
         shutil.rmtree(self.run_dir)
         self.make_step("--layers", 4, "--hidden", 256, "--vocab", 2000)
         self.archive("run", self.run_dir, "--store", self.dir / "big", "--delete-newest")
@@ -125,7 +125,7 @@ class RemovalTest(CliTest):
     def test_a_restore_holds_the_lock_of_the_run(self):
         shutil.copytree(
             self.step, self.dir / "run" / "step-00000002"
-        )  # its name is a lie, which matters to nobody here
+        )  # its name is wrong, which does not matter here
         command = self.start("archive", "restore", self.store, f"run/{STEP}", until=f"run/{STEP}.partial-*")
         self.cairn(
             "reshape",
@@ -155,7 +155,7 @@ class RemovalTest(CliTest):
             )
         self.assertEqual(self.finish(command)[0], 0)
 
-    def test_what_came_meanwhile_is_not_replaced(self):
+    def test_a_file_that_appeared_later_is_not_replaced(self):
         for name, command in self.commands("one").items():
             if "in run" in name or name in RUNS:
                 continue
@@ -169,7 +169,7 @@ class RemovalTest(CliTest):
                 self.assertEqual([p.name for p in self.dir.glob("one*")], ["one"])
                 (self.dir / "one").unlink()
 
-    def test_a_run_directory_whose_lock_cannot_be_made_does_not_stay(self):
+    def test_a_run_directory_without_a_lock_is_removed(self):
         for inodes in (2, 3):
             mount = self.mount("-o", f"size=64m,nr_inodes={inodes}", at=f"mount-{inodes}")
             self.cairn("reshape", self.run_dir, mount / "out", "--tp", 1, code=2)
@@ -192,7 +192,7 @@ class RemovalTest(CliTest):
             "tensors": [*restore, place, "--tensors", "*"],
         }
 
-    def test_walks(self):
+    def test_random_walks(self):
         end = time.monotonic() + 10
         number = 0
         while number < 200 if LONG else time.monotonic() < end:
@@ -201,7 +201,7 @@ class RemovalTest(CliTest):
             number += 1
 
 
-class Somebody:
+class OtherUser:
     """Puts files and directories anywhere below `place`; knows them by content and by inode."""
 
     def __init__(self, place, chance):
@@ -225,7 +225,7 @@ class Somebody:
                 "b",
             ]
         )
-        text = f"{digits} of somebody else"
+        text = f"{digits} of another user"
         try:
             if self.chance.random() < 0.5:
                 with open(where / name, "x") as file:
@@ -238,7 +238,7 @@ class Somebody:
                 file.write(text)
             self.files[text] = where / name / "theirs"
         except (FileExistsError, FileNotFoundError, NotADirectoryError):
-            pass  # somebody was faster
+            pass  # the other user was faster
 
     def everything(self):
         found = []
@@ -257,7 +257,7 @@ class Walk:
         self.test, self.chance = test, random.Random(number)
         self.place = test.dir / f"walk-{number}"
         self.place.mkdir()
-        self.somebody = Somebody(self.place, self.chance)
+        self.other_user = OtherUser(self.place, self.chance)
         self.story = []
 
     def run(self):
@@ -266,10 +266,10 @@ class Walk:
         shutil.rmtree(self.place)
 
     def own(self):
-        """Paths that are neither somebody else's nor needed for one to be there."""
-        everything = self.somebody.everything()
+        """Paths that are neither another user's nor a parent of one."""
+        everything = self.other_user.everything()
         needed = set()
-        for path in filter(self.somebody.owns, everything):
+        for path in filter(self.other_user.owns, everything):
             for at in [path, *path.relative_to(self.place).parents]:
                 at = self.place / at
                 needed |= {at, at.with_name(at.name + MARK), at / ".lock"}
@@ -285,8 +285,8 @@ class Walk:
         )
         at = time.monotonic() + self.chance.uniform(0, 0.1)
         while process.poll() is None:
-            if self.chance.random() < 0.1 and self.somebody.count < 12:
-                self.somebody.act()
+            if self.chance.random() < 0.1 and self.other_user.count < 12:
+                self.other_user.act()
             if number and time.monotonic() > at:
                 process.send_signal(number)
                 break
@@ -297,15 +297,15 @@ class Walk:
 
     def check(self, name, place, code, before):
         story = "\n".join(self.story)
-        everything = self.somebody.everything()
+        everything = self.other_user.everything()
         texts = {
             path.read_bytes().decode(errors="replace")
             for path in everything
             if path.is_file() and path.stat().st_size < 100
         }
-        self.test.assertLessEqual(self.somebody.files.keys(), texts, story)
+        self.test.assertLessEqual(self.other_user.files.keys(), texts, story)
         self.test.assertLessEqual(
-            self.somebody.directories.keys(),
+            self.other_user.directories.keys(),
             {path.stat().st_ino for path in everything if path.is_dir()},
             story,
         )

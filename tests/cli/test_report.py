@@ -1,4 +1,4 @@
-"""cairn report as a user runs it: real logs of cairn train, options, pictures, and files that are no logs."""
+"""cairn report as a user runs it: real logs of cairn train, options, pictures, and files other than logs."""
 
 import os
 import pathlib
@@ -55,7 +55,7 @@ class ReportTest(CliTest):
         self.cairn("report", "other.out", says="other.out: unknown format")
 
     @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
-    def test_names_and_lines_are_shown_and_not_obeyed(self):
+    def test_names_and_lines_are_escaped(self):
         names = [b"a\x1b[31m\xff.out", b"b\nc|d.out"]
         for name in names:
             (self.dir / os.fsdecode(name)).write_text(lines(1, 3, 3) + "OSError: \x1b]0;title\x07 No space left on device\n")
@@ -69,14 +69,14 @@ class ReportTest(CliTest):
         self.cairn("report", *paths, "--plot", "a.svg")
         xml.dom.minidom.parse(str(self.dir / "a.svg"))
 
-    def test_restarts_are_one_run_unless_told_apart(self):
+    def test_restarts_are_one_run_unless_separated(self):
         self.log("a.out", lines(1, 10, 20))
         self.log("b.out", lines(8, 20, 20))
         run, = self.json("report", "b.out", "a.out")
         self.assertEqual((run["files"], run["iterations"], run["redone_iterations"]), (["a.out", "b.out"], 20, 3))
         self.assertEqual(len(self.json("report", "b.out", "a.out", "--no-join")), 2)
 
-    def test_files_that_are_no_logs_get_one_clear_line_each(self):
+    def test_files_other_than_logs_get_one_clear_line_each(self):
         self.log("good.out", lines(1, 2, 2))
         self.log("empty.out", "")
         self.log("binary.out", bytes(range(256)) * 4096)
@@ -97,7 +97,7 @@ class ReportTest(CliTest):
         self.assertIn('"iterations": 3', done.stdout)
 
     @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
-    def test_pictures(self):
+    def test_plots(self):
         for pp in (2, 4):
             self.log(f"pp{pp}.out", lines(1, 30, 30, pp))
         files = ["pp2.out", "pp4.out"]
@@ -110,7 +110,7 @@ class ReportTest(CliTest):
         self.cairn("report", *files, "--plot", "a.png", code=2, says="already exists")
         self.cairn("report", *files, "--plot", "a.pdf", code=2, says=".png or .svg")
 
-    def test_without_gnuplot_it_says_so(self):
+    def test_without_gnuplot_the_error_names_it(self):
         self.log("a.out", lines(1, 3, 3))
         done = subprocess.run([CAIRN, "report", "a.out", "--plot", "a.png"], capture_output=True, text=True, cwd=self.dir,
                               env={"PATH": "/nonexistent"})
@@ -152,7 +152,7 @@ class ReportTest(CliTest):
         self.cairn("report", "match", "pp8.slurm", "big-1234.out", "other.out", code=1, says="other.out: no script")
         self.cairn("report", "match", "big-1234.out", code=2, says="needs logs and job scripts")
 
-    def test_what_match_prints_is_safe_in_a_shell(self):
+    def test_output_of_match_is_safe_in_a_shell(self):
         script, log = self.dir / "n\ntouch PWN\n#.slurm", self.dir / "j-1234.out"
         script.write_text("#!/bin/bash\n#SBATCH --job-name=j\n#SBATCH --output=%x-%j.out\n")
         for name in (log, self.dir / "j-9\ntouch PWN\n.out"):
@@ -167,7 +167,7 @@ class ReportTest(CliTest):
             self.cairn("report", verb, "--help", says=["Example", f"cairn report {verb}", "2 misuse or trouble"])
 
     @unittest.skipUnless(TRAINER, "cairn-train was not built (CAIRN_RUNTIME=OFF)")
-    def test_our_own_logs_with_a_restart(self):
+    def test_cairn_train_logs_with_a_restart(self):
         flags = ["--mock-data", "--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "2", "--seq-length", "32",
                  "--vocab-size", "100", "--global-batch-size", "2", "--save", "run", "--save-interval", "3", "--train-iters", "8"]
         with open(self.dir / "train.log", "w") as log:

@@ -1,4 +1,4 @@
-"""cairn reshape as a user runs it: killed and gone on with, under mpirun, refused.
+"""cairn reshape as a user runs it: killed and resumed, under mpirun, refused.
 
 CAIRN_LONG=1 kills 200 times instead of 12.
 """
@@ -29,7 +29,7 @@ class ReshapeTest(CliTest):
     def step(self, run):
         return tree(self.dir / run / "step-00000100")
 
-    def test_killed_at_any_moment_and_gone_on_with_gives_the_same_bytes(self):
+    def test_killed_reshape_resumes_to_identical_bytes(self):
         self.make_step(*MODEL, "--tp", 2, "--dp", 2)
         start = time.monotonic()
         self.reshape("whole")
@@ -40,7 +40,7 @@ class ReshapeTest(CliTest):
         resumed = whole = 0
         for _ in range(KILLS):
             shutil.rmtree(self.dir / "killed", ignore_errors=True)
-            for flags in ([], ["--resume"]):  # the one that goes on may be killed as well
+            for flags in ([], ["--resume"]):  # the one that resumes may be killed as well
                 child = subprocess.Popen([*map(str, command), *flags], cwd=self.dir, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.DEVNULL)
                 try:
@@ -76,7 +76,7 @@ class ReshapeTest(CliTest):
         self.assertEqual(self.step("shared"), self.step("alone"))
         self.assertEqual({p.name for p in (self.dir / "shared").iterdir()}, {".lock", "latest", "step-00000100"})
 
-    def test_a_launch_that_has_the_name_of_a_killed_one_does_not_enter_its_room(self):
+    def test_a_launch_does_not_join_a_killed_launch_of_its_name(self):
         self.make_step(*MODEL, "--tp", 2, "--dp", 2)
         self.reshape("alone")
 
@@ -97,7 +97,7 @@ class ReshapeTest(CliTest):
             process.communicate()
         self.assertTrue(seen("team-room*"))
         first = start(1)
-        time.sleep(1)  # it looks at the room meanwhile
+        time.sleep(1)  # time for it to look at the room
         second = start(0)
         for process in (first, second):
             said = process.communicate(timeout=100)[1]
@@ -145,7 +145,7 @@ class ReshapeTest(CliTest):
             self.cairn("verify", target, "--structure", "--hash")
         self.cairn("inspect", "to0", says="layers=1,3,2")
 
-    def test_virtual_is_metadata_and_can_be_made_real(self):
+    def test_virtual_steps_are_metadata_and_can_be_made_real(self):
         self.make_step("--tp", 2, "--dp", 2)
         fingerprint = self.json("fingerprint", self.run_dir)["fingerprint"]
         self.reshape("direct")
@@ -166,7 +166,7 @@ class ReshapeTest(CliTest):
                 name = "master/layers.0.mlp.up.weight"
                 self.assertTrue(new[name].is_virtual and (new[name][:] == old[name][:]).all() and new[name][:].any())
 
-    def test_virtual_says_what_it_needs(self):
+    def test_virtual_steps_name_the_step_they_need(self):
         self.make_step("--tp", 2)
         self.reshape("to", "--virtual", "--resume", code=2, says="--resume excludes --virtual")
         self.reshape("virtual", "--virtual")

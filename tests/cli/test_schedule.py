@@ -57,7 +57,7 @@ class ScheduleTest(unittest.TestCase):
         return done.stdout if code == 0 else done.stderr
 
     def in_namespace(self, script, needs):
-        """What bash prints where mounts and processes are its own."""
+        """The output of bash in its own mount and process namespaces."""
         missing = [name for name in ("unshare", *needs) if shutil.which(name, path=self.env["PATH"]) is None]
         if missing:
             self.skipTest(f"{', '.join(missing)} missing (Debian: cron faketime systemd)")
@@ -71,7 +71,7 @@ class ScheduleTest(unittest.TestCase):
     def facts(self):
         return [(self.dir / name).read_text() for name in ("args", "starts", "path")]
 
-    def test_what_cannot_be_said_is_refused(self):
+    def test_characters_that_cannot_be_quoted_are_refused(self):
         for scheduler in ("--cron", "--systemd"):
             self.assertRegex(self.schedule(self.policy, scheduler, "--every-hours", 36, code=2),
                              "^cairn: --every-hours 36: (cron|systemd) can express only 1, 2, 3, 4, 6, 8, 12, 24")

@@ -1,4 +1,4 @@
-"""What the scripts and the configuration do to a machine: nothing that was not asked for."""
+"""The scripts and the configuration change a machine only as requested."""
 
 import io
 import os
@@ -27,7 +27,7 @@ class ScriptsTest(unittest.TestCase):
     def run_here(self, *command):
         return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True)
 
-    def test_check_names_what_is_missing_and_installs_nothing(self):
+    def test_check_names_missing_packages_and_installs_nothing(self):
         done = self.run_here("scripts/setup", "--check")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("cache/venv-", done.stderr)
@@ -41,7 +41,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertFalse((self.dir / "installed").exists())
         self.assertFalse((self.dir / "cache").exists())
 
-    def test_an_environment_without_torch_is_told(self):
+    def test_an_environment_without_torch_is_reported(self):
         (self.dir / "venv/lib/python3.11/site-packages").mkdir(parents=True)
         done = self.run_here("cmake", "-S", str(ROOT), "-B", str(self.dir / "build"), "-G", "Ninja", f"-DCAIRN_VENV={self.dir}/venv")
         self.assertNotEqual(done.returncode, 0)
@@ -55,7 +55,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertLessEqual({"./bin/make_step", "./environment", "./lib/libhdf5_serial", "./lib/libzstd"}, names)
         self.assertFalse(names & {"./lib/libc", "./lib/libm", "./lib/libstdc++", "./lib/libgomp"})
 
-    def test_a_heartbeat_says_how_far_ctest_is(self):
+    def test_the_heartbeat_shows_the_progress_of_ctest(self):
         (self.dir / "CTestTestfile.cmake").write_text(
             f'add_test(quick true)\nadd_test(waits sh -c "until [ -e {self.dir}/go ]; do sleep 0.1; done")\n')
         log = self.dir / "log"

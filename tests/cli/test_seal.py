@@ -51,10 +51,10 @@ class SealTest(CliTest):
         said = self.cairn("verify", run, "--all", says=["global_step100 has no seal", "global_step200: good"]).stdout
         self.assertRegex(said, "global_step100: good, .*structure")
         (first / "aside").rename(first / SEAL)
-        self.cairn("fingerprint", second)  # the seal is in nobody's way
+        self.cairn("fingerprint", second)  # the seal disturbs no reader
         self.check_damage(run, first, second)
 
-    def test_a_time_in_the_future_is_a_wrong_clock(self):
+    def test_a_time_in_the_future_means_a_wrong_clock(self):
         step = self.make_run(steps=(100,)) / "global_step100"
         file = min(step.iterdir())
         for each in step.iterdir():
@@ -70,7 +70,7 @@ class SealTest(CliTest):
         times = (victim.stat().st_atime_ns, victim.stat().st_mtime_ns)
         flip(victim, victim.stat().st_size // 2)
         os.utime(victim, ns=times)
-        self.assertEqual(self.newest(run), str(second))  # a look does not see it
+        self.assertEqual(self.newest(run), str(second))  # listing does not see it
         self.assertEqual(self.newest(run, "--hash", says=[victim.name, "not those that were sealed"]), str(first))
         report = self.json("verify", run, code=1)[0]
         self.assertEqual([problem["file"] for problem in report["problems"]], [str(victim)])
@@ -98,7 +98,7 @@ class SealTest(CliTest):
         self.cairn("verify", second, code=1, says=[SEAL, "digest"])
         self.assertEqual(self.newest(run, says="passed over"), str(first))
 
-    def test_a_watcher_seals_each_step_once_it_is_done(self):
+    def test_watch_seals_each_finished_step(self):
         run = self.make_run(steps=(100,))
         step, late = run / "global_step100", run / "global_step110"
         (run / "latest").unlink()
@@ -106,7 +106,7 @@ class SealTest(CliTest):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(watcher.kill)
         time.sleep(2.5)
-        self.assertFalse((step / SEAL).exists())  # nobody said that it is done
+        self.assertFalse((step / SEAL).exists())  # nothing marks it as finished
         (run / "latest").write_text("global_step100")
         self.wait_for(step / SEAL)
         shutil.copytree(step, late, ignore=shutil.ignore_patterns(SEAL, "*optim_states.pt"))
@@ -129,7 +129,7 @@ class SealTest(CliTest):
             time.sleep(0.1)
         self.fail(f"{path} did not come")
 
-    def test_a_step_that_was_sealed_in_spite_of_its_damage_is_not_resumed_from(self):
+    def test_a_step_sealed_despite_damage_is_not_resumed_from(self):
         run = self.make_run(steps=(100, 200))
         second = run / "global_step200"
         victim = next(second.glob("*optim_states.pt"))
@@ -139,8 +139,8 @@ class SealTest(CliTest):
         self.assertEqual(self.newest(run, says=["sealed with --anyway", victim.name]), str(run / "global_step100"))
         self.assertEqual([step["state"] for step in self.json("ls", run)[0]["steps"]], ["sealed", "sealed with problems"])
 
-    def test_runs_in_a_checkpoint_that_has_no_seal_are_named(self):
-        """As accelerate's checkpoint has two, once cairn.hf saves it."""
+    def test_runs_inside_an_unsealed_checkpoint_are_named(self):
+        """Like accelerate's checkpoint, which contains two, if cairn.hf saves it."""
         self.make_step()
         checkpoint = self.dir / "run" / "checkpoint-100"
         for part in ("optimizer_0", "pytorch_model_fsdp_0"):
@@ -178,7 +178,7 @@ class SealTest(CliTest):
         self.seal(new, new, "--publish", step, code=2, says="--publish takes one step")
         self.assertEqual((step / "more").read_text(), "this one")
 
-    def test_what_stands_in_the_way_leaves_nothing(self):
+    def test_an_existing_target_is_refused_and_leaves_nothing(self):
         run = self.make_run(steps=(100,))
         step = run / "global_step100"
         self.seal(run / "nothing", code=2)
@@ -206,8 +206,8 @@ class SealTest(CliTest):
         subprocess.run(["mount", "-o", "remount,ro", full], check=True)
         self.seal(full / "global_step100", code=2, says="no permission to write")
 
-    def test_a_step_is_archived_as_a_whole_though_it_holds_one(self):
-        """As the Trainer's checkpoint-100 holds DeepSpeed's global_step100."""
+    def test_a_step_inside_another_is_archived_with_it(self):
+        """Like the Trainer's checkpoint-100, which contains DeepSpeed's global_step100."""
         step = self.dir / "out" / "checkpoint-100"
         self.make_run("out/checkpoint-100", steps=(100,))
         (step / "trainer_state.json").write_text("{}")
@@ -217,7 +217,7 @@ class SealTest(CliTest):
 
 
 class PlaceTest(CliTest):
-    """Directories one level too high or too low: a verb knows which files they mean, or how to name them."""
+    """Directories one level too high or too low: a verb finds the files that are meant, or lists them."""
 
     def export(self, target, name, *flags):
         if not self.run_dir.exists():
@@ -227,7 +227,7 @@ class PlaceTest(CliTest):
         return self.dir / name
 
     def reads(self, path, note=""):
-        """Every verb that reads `path` reads what was exported."""
+        """Every verb that reads `path` reads the exported checkpoint."""
         for args in (["inspect", path], ["convert", path, "native", "--to", "native"]):
             self.cairn(*args, says=note)
         shutil.rmtree(self.dir / "native")
@@ -235,7 +235,7 @@ class PlaceTest(CliTest):
         self.assertEqual(self.json("fingerprint", path)["fingerprint"], self.values)
 
     def typed(self, done):
-        """The command that a message ends with works when it is typed."""
+        """The command at the end of a message works."""
         command = re.search(r"cairn ((inspect|seal) [^;]*)$", done.stderr.strip())
         self.assertTrue(command, done.stderr)
         return self.cairn(*shlex.split(command[1]))
@@ -358,7 +358,7 @@ class PlaceTest(CliTest):
         self.typed(self.cairn("strip", model, "out", code=2, says=f"{file.name}, model.fp32.safetensors"))
 
     def test_a_distributed_checkpoint_without_args(self):
-        """NeMo keeps what describes the model beside it."""
+        """NeMo keeps the description of the model next to it."""
         self.export("torch-dist", "run")
         (self.dir / "gpt--step=9-last").mkdir()
         weights = self.dir / "gpt--step=9-last" / "weights"
@@ -369,7 +369,7 @@ class PlaceTest(CliTest):
         self.typed(done)
         self.cairn("inspect", weights.parent, "--from", "dcp")
 
-    def test_nothing_that_is_read(self):
+    def test_a_directory_without_a_checkpoint_is_refused(self):
         nothing = self.dir / "nothing"
         nothing.mkdir()
         (nothing / "notes.txt").write_text("x")

@@ -24,7 +24,7 @@ PROGRAMS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
 def environment():
-    """The test's, without what a launcher around it said. Open MPI may be started by root, and does not spin: the nodes share cores."""
+    """The test's environment without variables of an outer launcher. Open MPI may be started by root, and does not spin: the nodes share cores."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMIX_", "PMI_"))}
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
     return {**kept, **allowed, "PATH": PROGRAMS, "SLURM_CONF": str(world.HOME / "slurm.conf")}
@@ -35,7 +35,7 @@ def ip(*arguments):
 
 
 class Started:
-    """A command that runs; what it prints goes to a file."""
+    """A running command whose output goes to a file."""
 
     all: list["Started"] = []
 
@@ -64,7 +64,7 @@ class Node:
         self.pid = None
 
     def connect(self):
-        """Its network outlives it, as a cable does."""
+        """Its network outlives it, like a cable."""
         ip("netns", "add", self.name)
         ip("link", "add", self.wire, "type", "veth", "peer", "name", "eth0", "netns", self.name)
         ip("link", "set", self.wire, "master", "br0", "up")
@@ -106,11 +106,11 @@ class Node:
         return ["nsenter", "--target", self.pid, "--net", "--uts", "--ipc", "--mount", "--pid", "--wdns=/", "--", *command]
 
     def run(self, *command, **options):
-        """Runs it on the node until it ends; returns the CompletedProcess."""
+        """Runs the command on the node until it ends; returns the CompletedProcess."""
         return subprocess.run(list(map(str, self.command(*command))), capture_output=True, text=True, env=environment(), **options)
 
     def start(self, name, *command, **options):
-        """Starts it on the node; name is that of its log."""
+        """Starts the command on the node; `name` is the name of its log."""
         return Started(self.command(*command), LOGS / f"{name}.{self.name}", **options)
 
 
@@ -155,7 +155,7 @@ class Cluster:
             world.unmount(path)
 
     def name_hosts(self):
-        """In place of a name server, which torch would ask for 20 s at each look-up."""
+        """Replaces a name server, which torch would query for 20 s at each look-up."""
         hosts = world.HOME / "hosts"
         hosts.write_text(f"127.0.0.1 localhost\n{NETWORK}.10 n0\n" + "".join(f"{node.address} {node.name}\n" for node in self.nodes))
         switch = world.HOME / "nsswitch.conf"
@@ -165,7 +165,7 @@ class Cluster:
         subprocess.run(["hostname", "n0"], check=True)
 
     def mpirun(self, *command):
-        """The command line that starts it on the nodes; on this one, because a node cannot enter its neighbour's processes."""
+        """The command line that starts it on the nodes, from the head node: a node cannot enter its neighbour's processes."""
         agent = world.HOME / "agent"
         agent.write_text("#!/bin/sh\nnode=$1\nshift\nexec nsenter --target \"$(cat /srv/of/$node/pid)\" --net --uts --ipc --mount --pid "
                          '--wdns=/ -- sh -c "$*"\n')
@@ -207,13 +207,13 @@ class Cluster:
                 subprocess.run(command, check=True, env=environment())
             Started(["rpc.mountd", "--foreground", "--no-nfs-version", "3"], LOGS / "mountd")
             self.exported = True
-        # Without nosharecache the nodes, which have one kernel, would share what they know of names.
+        # Without nosharecache the nodes, which have one kernel, would share their cache of names.
         done = node.run("mount", "-t", "nfs", "-o", f"vers=4.2,nosharecache,actimeo={stale}", "n0:/", MOUNTED)
         if done.returncode != 0:
             raise AssertionError(f"{node.name} cannot mount: {done.stderr}")
 
     def fault(self, node, *lines):
-        """What goes wrong at the node's mount from now on; see faulty_mount.cc. Without lines: nothing."""
+        """The faults of the node's mount from now on; see faulty_mount.cc. Without lines: none."""
         if NFS:
             raise unittest.SkipTest("NFS has no faults on demand")
         path = world.HOME / "faults" / node.name

@@ -1,4 +1,4 @@
-"""What the tests of clusters share: a cluster for each class, small trainings on it, and deadlines that follow the machine."""
+"""Shared by the tests of clusters: a cluster for each class, small trainings on it, and deadlines that follow the machine."""
 
 import json
 import os
@@ -22,7 +22,7 @@ MODEL = ["--num-layers", "4", "--hidden-size", "32", "--num-attention-heads", "4
 
 
 class Training(Started):
-    """A `cairn train`, on the nodes that its command line names."""
+    """A `cairn train` on the nodes that its command line names."""
 
     def __init__(self, case, name, command):
         super().__init__(command, LOGS / name)
@@ -36,7 +36,7 @@ class Training(Started):
         self.case.assertTrue(self.running(), f"the training ended\n{self.output()}")
 
     def finish(self, status=0):
-        """Waits for its end; returns what it printed. status: the exit status, or None for any but 0."""
+        """Waits for its end; returns its output. status: the exit status, or None for any but 0."""
         self.case.wait(lambda: not self.running(), "the end of the training", log=self)
         code = self.process.returncode
         self.case.assertTrue(code == status if status is not None else code != 0, f"status {code}\n{self.output()}")
@@ -44,7 +44,7 @@ class Training(Started):
 
 
 class ClusterCase(unittest.TestCase):
-    """Each test has `nodes` nodes of its own, with Slurm if `slurm`."""
+    """Each test has its own `nodes` nodes, with Slurm if `slurm`."""
 
     nodes = 4
     slurm = True
@@ -93,7 +93,7 @@ class ClusterCase(unittest.TestCase):
 
     @staticmethod
     def srun(nodes, *command, ranks=None):
-        """On the first so many nodes that are up, or on those with these names."""
+        """On the first `nodes` nodes that are up, or on those with these names."""
         where = ["-N", nodes] if isinstance(nodes, int) else ["-N", len(nodes), "-w", ",".join(nodes)]
         count = nodes if isinstance(nodes, int) else len(nodes)
         ranks = ranks or count
@@ -127,7 +127,7 @@ class ClusterCase(unittest.TestCase):
     def finish(self, command, status=0, name="train"):
         return self.start(command, name).finish(status)
 
-    # What they left.
+    # Their results.
 
     def cairn(self, *arguments, status=0):
         done = subprocess.run([CAIRN, *map(str, arguments)], capture_output=True, text=True, env=environment())
@@ -148,7 +148,7 @@ class ClusterCase(unittest.TestCase):
 
 
 class MountedCase(ClusterCase):
-    """Each node has a mount of its own of the shared directory, with `stale` seconds, and locks of its own if `local_locks`."""
+    """Each node has its own mount of the shared directory, with `stale` seconds, and its own locks if `local_locks`."""
 
     stale = 0
     local_locks = False

@@ -1,7 +1,7 @@
-// faulty_mount DIRECTORY MOUNT_POINT [OPTION...]: a directory again, as a network file system shows it to a
-// node.
+// faulty_mount DIRECTORY MOUNT_POINT [OPTION...]: a second view of a directory, as a network file system
+// shows it to a node.
 //
-// Names and attributes stay as they were for so many seconds. As with NFS, opening a file and listing a
+// Names and attributes stay as they were for this many seconds. As with NFS, opening a file and listing a
 // directory ask again. The file of --faults says what goes wrong. It is read whenever it changes; its lines
 // are
 //   CALL[,CALL...] ERROR [COUNT [EVERY]]  every EVERYth such call fails, COUNT times (without it: always);
@@ -10,7 +10,7 @@
 //                                         all that change something, or `any`
 //   hang                                  every call waits until the file no longer says so
 //   short                                 reads and writes of more than 8 KiB move half
-//   full BYTES                            ENOSPC after so many bytes in all
+//   full BYTES                            ENOSPC after this many bytes in all
 #define FUSE_USE_VERSION 35
 #include <dirent.h>
 #include <fcntl.h>
@@ -87,7 +87,7 @@ class Faults {
     return short_;
   }
 
-  // Whether so many bytes more are too many.
+  // True if `bytes` more are too many.
   bool IsFull(size_t bytes) {
     const std::lock_guard lock(mutex_);
     Refresh();
@@ -142,7 +142,7 @@ enum Changes : bool { kReads = false, kChanges = true };
 int Check(std::string_view call, Changes changes = kChanges) { return -faults.Of(call, changes); }
 int Result(int result) { return result == 0 ? 0 : -errno; }
 
-// Does what `operation` does, unless `call` is to fail.
+// Runs `operation`, unless `call` should fail.
 template <typename Operation>
 int Do(std::string_view call, Changes changes, Operation operation) {
   const int failed = Check(call, changes);
@@ -191,7 +191,7 @@ int OpenDir(const char* path, fuse_file_info* file) {
 }
 
 // Each entry has its place as its offset: then libfuse gives the kernel the attributes, too, and the kernel
-// forgets what it knew of that name.
+// forgets its attributes of that name.
 int ReadDir(const char*, void* buffer, fuse_fill_dir_t fill, off_t offset, fuse_file_info* file,
             fuse_readdir_flags) {
   const auto& entries = reinterpret_cast<Listing*>(file->fh)->entries;

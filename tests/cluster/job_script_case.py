@@ -25,7 +25,7 @@ class JobScriptCase(ClusterCase):
         return path
 
     def submit(self, script, *options, **variables):
-        """Returns the job's number; self.log is what it prints."""
+        """Returns the job's number; self.log is its output."""
         self.log = script.with_suffix(".out")
         return self.scheduler.run("sbatch", "--parsable", f"--chdir={script.parent}", *options, script,
                                   **{"CAIRN": CAIRN, "SAVE": self.run_dir, **variables}).strip()
@@ -53,7 +53,7 @@ class JobScriptCase(ClusterCase):
         self.wait(lambda: self.restarts(job) >= times, f"restart {times} of job {job}")
 
     def resumes(self, job, step=60):
-        """To its end, without a hand."""
+        """Waits for its end, without intervention."""
         self.end(job)
         self.assertIn("resumed from", self.printed())
         self.assertEqual(self.steps(self.run_dir)[-1], step)

@@ -66,7 +66,7 @@ class Slurm:
 
     @staticmethod
     def run(*command, **variables):
-        """What it prints; variables are added to its environment."""
+        """Its output; variables are added to its environment."""
         env = {**environment(), **{name: str(value) for name, value in variables.items()}}
         return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True).stdout
 

@@ -25,7 +25,7 @@ class OneNodeTest(ClusterCase):
         self.assertEqual(row["severity"], severity, row)
         self.assertIn(found, row["found"])
 
-    def test_what_a_mount_lacks(self):
+    def test_names_missing_features_of_a_mount(self):
         rows = self.rows(direct=False)
         self.assert_row(rows["exchange"], "ok", "no RENAME_EXCHANGE")
         self.assert_row(rows["O_DIRECT"], "slower", "Invalid argument")
@@ -59,7 +59,7 @@ class NodesCase(MountedCase):
 
 
     def doctor_by_torchrun(self, status=0):
-        """torchrun does not pass on the status of its ranks but that one failed."""
+        """torchrun does not pass on the status of its ranks, only that one failed."""
         launchers = self.torchrun("--no-python", CAIRN, "doctor", MOUNTED)
         return "".join(launcher.finish(status=None if launcher is launchers[0] and status else 0) for launcher in launchers)
 
@@ -88,7 +88,7 @@ class ManyNodesTest(NodesCase):
         self.assertRegex(output, r"\nn2 \(rank \d and 1 more\): descriptors: warning, 64 ")
         self.assertNotIn("\nn3 (", output)
 
-    def test_a_node_that_cannot_write_says_so(self):
+    def test_a_node_that_cannot_write_is_reported(self):
         for fault, says in (("change EROFS", "Read-only file system"), ("fsync EIO", "Input/output error")):
             self.cluster.fault(self.cluster["n2"], fault)
             self.assertRegex(self.doctor(status=None), f"rank 1 on n2: .*{says}.*no save can succeed here")

@@ -15,7 +15,7 @@ from cluster_case import MountedCase, needs_torch
 
 
 class RandomFaults:
-    """A kind of training has `launch`, `process` and `launcher` (what pkill matches on a node), and says what it prints."""
+    """A kind of training has `launch`, `process` and `launcher` (for pkill on a node), and the patterns of its output."""
 
     slurm = False
     saved_line = resumed_line = ""  # with the step
@@ -23,7 +23,7 @@ class RandomFaults:
     def setUp(self):
         super().setUp()
         self.random = random.Random(self.seed())
-        self.newest = 0  # the newest step that is said to be saved
+        self.newest = 0  # the newest step that was reported as saved
         self.starts = 0
         self.launchers = []
 
@@ -70,7 +70,7 @@ class RandomFaults:
     # The faults. Each lasts until the function that it returns was called.
 
     def signal(self, signal, *pattern):
-        """Sends it to what matches on one of the nodes. Returns a function that lets that continue."""
+        """Sends it to the matching processes on one of the nodes. Returns a function that continues them."""
         node = self.random.choice(self.cluster.nodes)
         node.run("pkill", f"-{signal}", *pattern)
         return lambda: node.run("pkill", "-CONT", *pattern)

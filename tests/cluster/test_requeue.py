@@ -9,7 +9,7 @@ from job_script_case import JobScriptCase
 class DefaultMpiTest(JobScriptCase):
     mpi_default = "pmix_v4"
 
-    def test_a_cluster_whose_default_is_right_already(self):
+    def test_a_cluster_with_the_right_default(self):
         self.end(self.submit(self.script("--save-interval", 5)))
 
 
@@ -60,7 +60,7 @@ class RequeueTest(JobScriptCase):
     def kill_a_rank(self):
         self.cluster["n2"].run("sh", "-c", "kill -KILL $(pgrep -x cairn-train | head -n 1)")
 
-    def test_a_job_ends_after_so_many_restarts(self):
+    def test_a_job_ends_after_max_restarts(self):
         job = self.begin(iterations=1_000_000, variables={"MAX_RESTARTS": 1})
         self.kill_a_rank()
         self.is_queued_again(job)

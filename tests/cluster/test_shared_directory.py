@@ -1,4 +1,4 @@
-"""The shared directory as a network file system shows it: names that are stale, no rename flags, locks of each node's own."""
+"""The shared directory as a network file system shows it: stale names, no rename flags, locks of each node's own."""
 
 import world
 from cluster import MOUNTED, SHARED
@@ -43,7 +43,7 @@ class LocksTest(MountedCase):
     slurm = False
 
     def two_trainings(self):
-        """Into one directory, at the same time; returns what the two printed."""
+        """Into one directory, at the same time; returns the output of both."""
         first = self.start(self.one_node(1, *self.train("--save-interval", 2, iterations=1_000_000)), "first")
         first.reach(3)
         second = self.start(self.one_node(1, *self.train("--save-interval", 3, iterations=1_000_000), node="n2"), "second")

@@ -11,7 +11,7 @@ AHEAD = ["+0", "+60s", "+1h", "-1d"]  # by node
 
 
 class SharedWorkTest(MountedCase):
-    """Names are stale for so many seconds, so that a node also sees the store late."""
+    """Names are stale for a while, so that a node also sees the store late."""
 
     stale = 20
 

@@ -23,7 +23,7 @@ class StorageFaultsTest(MountedCase):
         return training
 
     def save_under(self, *faults, status=0):
-        """The later steps come under these faults. Whatever was saved is whole, and without faults the training resumes."""
+        """The later steps are saved under these faults. Every saved step is whole, and without faults the training resumes."""
         training = self.begin()
         self.fault(*faults)
         output = training.finish(status)
@@ -65,7 +65,7 @@ class StorageFaultsTest(MountedCase):
     def test_short_transfers(self):
         self.save_under("short")
 
-    def test_a_directory_that_is_gone_for_a_while(self):
+    def test_a_directory_that_disappears_for_a_while(self):
         training = self.begin("--on-save-error", "warn", iterations=200)
         self.fault("any ENOENT")
         self.wait(lambda: "FAILED (3 so far)" in training.output(), "three failures", log=training)

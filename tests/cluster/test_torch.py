@@ -10,7 +10,7 @@ class TorchrunCase(MountedCase):
     slurm = False
 
     def finish_job(self, steps):
-        """Returns what each rank printed."""
+        """Returns the output of each rank."""
         return [rank.finish() for rank in self.torch_job(steps)]
 
 
@@ -26,7 +26,7 @@ class StaleNamesTest(TorchrunCase):
 
 class LostDirectoryTest(TorchrunCase):
     def test_a_directory_that_is_read_only_on_one_node(self):
-        """Every rank hears why, which rank and where, long before the deadline of 600 s; later saves are good."""
+        """Every rank learns the reason, the rank and the host, long before the deadline of 600 s; later saves are good."""
         for number, node in enumerate(self.cluster.nodes):
             self.cluster.fault(node, "change EROFS")
             outputs = self.finish_job(1)

@@ -1,4 +1,4 @@
-"""Trainings over the nodes of a cluster: the same results on any number of nodes, and what is left when a node dies."""
+"""Trainings over the nodes of a cluster: the same results on any number of nodes, and recovery when a node dies."""
 
 import world
 from cluster import SCRATCH, SHARED, Node
@@ -21,7 +21,7 @@ class SameResultsTest(ClusterCase):
 
 class NodeLossTest(ClusterCase):
     def lose_n3(self, launch, lose):
-        """In a training that would last. It ends; then three nodes resume it from the newest step, on another topology."""
+        """During a long training. It ends; then three nodes resume it from the newest step, on another topology."""
         flags = ["--tensor-model-parallel-size", 2, "--save-interval", 2]
         training = self.start(launch(4, *self.train(*flags, iterations=1_000_000)))
         training.reach(5)
@@ -54,7 +54,7 @@ LOCAL = ["--save-local", SCRATCH / "local", "--save-local-interval", 5, "--save-
 
 class LocalStepsTest(ClusterCase):
     def wipe_n2(self, launch, *flags):
-        """Between two starts of a training with local steps of 5, 10 and 15; returns what both printed."""
+        """Between two starts of a training with local steps of 5, 10 and 15; returns the output of both."""
         first = self.finish(launch(*self.train(*LOCAL, *flags, iterations=15)))
         self.cluster["n2"].wipe()
         return first, self.finish(launch(*self.train(*LOCAL, *flags, iterations=20)), name="resumed")

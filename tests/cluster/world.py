@@ -31,7 +31,7 @@ def mount(source, target, kind=None, flags=0):
 
 
 def unmount(target):
-    """With all that is mounted below it, also if it is in use."""
+    """Unmounts it with everything mounted below it, even if it is in use."""
     if _libc.umount2(os.fsencode(target), MNT_DETACH) != 0:
         raise OSError(ctypes.get_errno(), f"unmount {target}: {os.strerror(ctypes.get_errno())}")
 
@@ -46,7 +46,7 @@ def refusal():
 
 
 def needed_paths():
-    """What the tests read that /tmp or /srv may hold: this clone, the build and the Python environment."""
+    """Directories below /tmp or /srv that the tests read: this clone, the build and the Python environment."""
     names = ("CAIRN", "CAIRN_TRAIN", "CAIRN_MAKE_STEP", "FAULTY_MOUNT")
     paths = [ROOT, *(pathlib.Path(os.environ[name]).parent for name in names if os.environ.get(name))]
     paths += [pathlib.Path(os.environ[name]) for name in ("CAIRN_VENV", "PYTHONPYCACHEPREFIX") if os.environ.get(name)]
@@ -60,7 +60,7 @@ def kept_below(directory):
 
 
 def cover(directory):
-    """Puts an empty directory over this one, in which only what the tests need is still seen."""
+    """Mounts an empty directory over this one, in which only the needed paths are visible."""
     held = [(os.open(path, os.O_PATH), path) for path in kept_below(pathlib.Path(directory))]
     mount("tmpfs", directory, "tmpfs")
     for descriptor, path in held:
@@ -77,6 +77,6 @@ def main():
         unittest.main()
     if refusal() is None:
         world = subprocess.Popen([*UNSHARE, *INIT, sys.executable, *sys.argv], env=dict(os.environ, **{INSIDE: "1"}))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the world hears it, too
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the world gets the signal, too
         sys.exit(world.wait())
-    unittest.main()  # each test says why it is skipped
+    unittest.main()  # each test reports why it is skipped

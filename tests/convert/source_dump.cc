@@ -1,7 +1,7 @@
 // source_dump CKPT OUT [--replicas first|mean] [--prove]: every tensor of a foreign checkpoint as raw bytes.
 //
-// For tests that hold what is read against what the system that wrote it knows. Writes OUT.bin (the tensors
-// one behind the other) and OUT.json: the manifest's parts and a list of {name, role, dtype, shape, offset}.
+// For tests that compare our reading with the values of the system that wrote it. Writes OUT.bin (the tensors
+// one after another) and OUT.json: the manifest's parts and a list of {name, role, dtype, shape, offset}.
 #include <cstdio>
 #include <cstring>
 #include <fstream>

@@ -32,7 +32,7 @@ std::string Aftermath(const Recording& recording, SimDisk& disk, size_t reported
     if (std::string trouble = check(*second, "cleaned up again"); !trouble.empty()) return trouble;
   }
   if (random() % kRedoEvery != 0) return "";
-  static std::mutex real_locks;  // of the run directory: another thread's work would be taken for a rival's
+  static std::mutex real_locks;  // another thread would look like a rival process in the run directory
   const std::lock_guard lock(real_locks);
   return recording.scenario.redo(second ? *second : disk);
 }
@@ -50,7 +50,7 @@ std::string TryKill(const Recording& recording, size_t at, SimDisk::Random& rand
 }
 
 std::string TryPowerLoss(const Recording& recording, size_t at, SimDisk::Random& random) {
-  SimDisk::Random again = random;  // for the story, if one is wanted
+  SimDisk::Random again = random;  // for the story, if requested
   const auto disk = recording.scenario.disk->AfterPowerLoss(recording.journal, at, random);
   const std::string trouble = Aftermath(recording, *disk, recording.ReportedBefore(at), random);
   std::string story;

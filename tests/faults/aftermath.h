@@ -5,10 +5,10 @@
 
 namespace cairn {
 
-// Kills the process at operation `at`; then, by chance, the process that cleans up, or its power.
+// Kills the process at operation `at`; then, at random, the process that cleans up, or its power.
 std::string TryKill(const Recording& recording, size_t at, SimDisk::Random& random);
 
-// Takes the power away at operation `at`, and by chance again during the cleaning up.
+// Cuts the power at operation `at`, and at random again during the clean-up.
 std::string TryPowerLoss(const Recording& recording, size_t at, SimDisk::Random& random);
 
 // Records every scenario; the first one that fails undisturbed is an error.

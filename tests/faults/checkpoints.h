@@ -1,4 +1,4 @@
-// The small checkpoints that the fault tests save, and what is found of them afterwards.
+// The small checkpoints that the fault tests save, and how they are checked afterwards.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace cairn {
 // A handful of tensors in two layers, cut across tensor, pipeline and data parallel ranks.
 StepRecipe SmallRecipe(const Topology& topology, int64_t step, uint64_t seed);
 
-// What a step holds: the same for the same run, step and values, whatever the topology.
+// The expected content of a step: the same for equal run, step and values, on any topology.
 struct Content {
   int64_t step = 0;
   Digest values{};
@@ -24,11 +24,11 @@ Content ContentOf(const StepRecipe& recipe);
 // Reads every tensor, verified. Errors: those of StepReader.
 Result<Content> ReadTensors(StepReader& step);
 
-// Reads all of a step, as a resume on any topology and `cairn verify` do: every byte of every file against
+// Reads all of a step, like a resume on any topology and `cairn verify`: every byte of every file against
 // its digest, every tensor. Errors: those of StepReader; Corrupt with the first problem.
 Result<Content> ReadWhole(FileSystem& fs, const std::string& step_dir);
 
-// What a training finds that starts in `run_dir`: the newest step that can be read, walking back past others,
+// The step from which a training in `run_dir` would start: the newest readable one, walking back past others,
 // which `damaged` names. nullopt if there is none.
 std::optional<Content> Resume(FileSystem& fs, const std::string& run_dir,
                               std::vector<std::string>* damaged = nullptr);

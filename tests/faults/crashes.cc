@@ -15,7 +15,7 @@ uint64_t PowerLosses(Form form) {
   return form == Form::kLong ? 1'000'000 : form == Form::kQuick ? 20'000 : 100'000;
 }
 
-// Data is written into directories that nobody reads: crashes around renames are tried more often.
+// Data is written into directories that no reader sees: crashes around renames are tried more often.
 int Weight(const Recording& recording, size_t at) {
   if (at == recording.journal.size()) return 4;
   const DiskOp::Kind kind = recording.journal[at]->kind;
@@ -25,7 +25,7 @@ int Weight(const Recording& recording, size_t at) {
 
 using Attempt = std::function<std::string(const Recording&, size_t at, SimDisk::Random&)>;
 
-// Seed S is operation S of all recordings in a row, modulo their number: no operation is left out.
+// Seed S is operation S of all recordings in sequence, modulo their number: no operation is left out.
 void ForEachOperation(const GoalOptions& options, uint64_t states, Tally& tally, const Attempt& attempt) {
   const TempDir locks(TempDir::Place::kMemory);
   const auto recordings = RecordAll(AllScenarios(locks.path()));

@@ -1,4 +1,4 @@
-// Goal damage: whatever is done to a checkpoint's bytes is noticed, by name of file, tensor and offset.
+// Goal damage: every change of a checkpoint's bytes is detected, with file, tensor and offset.
 #include "tests/faults/damage.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ StepRecipe Victim() {
   return recipe;
 }
 
-// With it, those that its shards could be mistaken for: the same tensors and sizes, of another step and of
-// another run.
+// Other checkpoints whose shards could be mistaken for its own: the same tensors and sizes, of another step
+// and of another run.
 Result<std::unique_ptr<SimDisk>> MakeDisk() {
   SimDisk disk;
   StepRecipe recipe = Victim();
@@ -53,7 +53,7 @@ class Patient {
   bool ok() const { return step_ != nullptr; }
   std::string* File(const std::string& name) { return disk_->MutableBytes(JoinPath(directory(), name)); }
 
-  // What one byte of a file belongs to.
+  // The tensor, or structure, to which a byte of a file belongs.
   std::optional<Piece> PieceAt(const std::string& file, uint64_t offset) const {
     for (const Piece& piece : step_->catalog().pieces)
       if (step_->catalog().files[piece.file] == file && offset >= piece.file_offset &&
@@ -112,7 +112,7 @@ std::string CheckFlip(Patient& patient, const std::string& name, uint64_t bit) {
     const Status loaded = LoadTensor(patient.disk(), piece->tensor);
     if (loaded.ok()) return "not noticed by the loader";
     if (!HasDamage(loaded.message(), fmt::format("{} at byte {}: tensor {}", path, offset, tensor)))
-      return "the loader tells: " + loaded.message();
+      return "the loader reports: " + loaded.message();
   }
   const bool in_catalog = name == kIndexName && bit / 8 - manifest.catalog_offset < manifest.catalog_bytes;
   if (in_catalog && StepReader::Open(patient.disk(), Patient::directory()).ok())
@@ -142,7 +142,7 @@ std::string Truncate(Patient& patient, const std::string& name, uint64_t length)
 // Puts other whole files in the place of the step's own.
 struct Swap {
   std::string what;
-  std::map<std::string, std::string> files;  // name -> path of what lies there instead
+  std::map<std::string, std::string> files;  // name -> path of the file that takes its place
 };
 
 std::vector<Swap> AllSwaps() {
@@ -212,7 +212,7 @@ void TryDamage(const GoalOptions& options, uint64_t stride, Tally& tally) {
     bytes += files.back().second;
   }
   const std::vector<Swap> swaps = AllSwaps();
-  // Seeds: the bits of all files one behind the other, then the lengths, then the swaps, then the clean
+  // Seeds: the bits of all files in order, then the lengths, then the swaps, then the clean
   // loads.
   const auto attempt = [&](Patient& patient, uint64_t seed) -> std::string {
     uint64_t at = seed < 8 * bytes ? seed / 8 : seed - 8 * bytes;

@@ -6,7 +6,7 @@
 namespace cairn {
 
 // Every `stride`-th of: each bit of each file flipped, each file cut at each byte. All shards that are
-// swapped, duplicated, stale or foreign. Whole checkpoints, which must raise no alarm, again fewer by
+// swapped, duplicated, stale or foreign. Intact checkpoints, which must raise no alarm, also fewer by
 // `stride`.
 void TryDamage(const GoalOptions& options, uint64_t stride, Tally& tally);
 

@@ -1,5 +1,5 @@
-// Takes the digest check out of the program, at link time: the mutant of a reader that believes what it
-// reads.
+// Removes the digest check from the program, at link time: the mutant of a reader that does not verify what
+// it reads.
 #pragma once
 
 namespace cairn {

@@ -1,8 +1,8 @@
 // Goal errors: every call fails once, or fails from then on, as a disk that is full or gone.
 //
-// The failure is reported, names the file and keeps its kind; committed steps are there, also after a power
-// loss; no file is synced again after a failed sync; and once the disk is well, the work can be done. What
-// the system calls below return (EINTR, short transfers) is in system_calls.cc.
+// The failure is reported, names the file and keeps its kind; committed steps are kept, also after a power
+// loss; no file is synced again after a failed sync; and once the disk works again, the work succeeds. What
+// the system calls below return (EINTR, short transfers) is tested in system_calls.cc.
 #include "tests/faults/errors.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@ constexpr StatusKind kKinds[] = {StatusKind::kIoError, StatusKind::kNoSpace};
 constexpr uint64_t kSeedsPerScenario = 10'000;  // twice the number of calls at most
 constexpr int kErrorsRedoEvery = 4;
 
-// Reads a step that is whole: no failure may pass for another content.
+// Reads an intact step: no failure may change the content that is read.
 Scenario LoadScenario(const std::string& root) {
   const StepRecipe recipe = SmallRecipe({1, 2, 2, 1}, 100, 1);
   const std::string run_dir = JoinPath(root, "run");
@@ -50,7 +50,7 @@ std::string TryFailure(const Scenario& scenario, const Failure& failure, const F
   const auto find_trouble = [&]() -> std::string {
     if (!failing.synced_again().empty()) return "synced again after a failure";
     if (failing.must_surface()) {
-      if (status.ok()) return "it is not told";
+      if (status.ok()) return "the failure is not reported";
       if (status.kind() != failure.kind) return "it is reported as another kind";
       if (!failure.lasting && status.message().find(failing.path()) == std::string::npos)
         return "the file is not named";
@@ -93,7 +93,7 @@ void RunErrors(const GoalOptions& options, Tally& tally) {
       if (options.seed) return;
     }
   };
-  // Each scenario has lock files of its own, so that they can run side by side.
+  // Each scenario has its own lock files, so that they can run concurrently.
   std::atomic<size_t> next = 0;
   const auto work = [&] {
     for (size_t index; (index = next++) < scenarios.size();) attempt_all(index);

@@ -6,10 +6,10 @@
 
 namespace cairn {
 
-// What a mutant puts between the work and the failing disk.
+// A mutant's layer between the work and the failing disk.
 using FsWrapper = std::function<std::unique_ptr<FileSystem>(FileSystem&)>;
 
-// The complaint, or nothing. `fired` tells whether there were so many calls; `wrapper` may be empty.
+// The complaint, or nothing. `fired`: false if there were fewer calls; `wrapper` may be empty.
 std::string TryFailure(const Scenario& scenario, const Failure& failure, const FsWrapper& wrapper,
                        SimDisk::Random& random, bool& fired);
 

@@ -1,4 +1,4 @@
-// Lets one call fail, or all from one on, and watches how that is taken.
+// Makes one call fail, or all from one on, and records the reaction.
 #pragma once
 
 #include <atomic>
@@ -32,8 +32,8 @@ class FailingFileSystem final : public WrappedFileSystem {
   // The call that failed first.
   const std::string& what() const { return what_; }
   const std::string& path() const { return path_; }
-  // It changes something that a success would promise. (`latest` is a hint, and what is only removed is not
-  // missed.)
+  // True if a reported success depends on it. (`latest` is only a hint, and a removal that fails is not
+  // an error.)
   bool must_surface() const { return must_surface_; }
   // A file that was synced although a sync of it had failed.
   const std::string& synced_again() const { return synced_again_; }

@@ -1,4 +1,4 @@
-// One goal of the fault tests: so many states tried, each by a seed that alone brings it back.
+// One goal of the fault tests: a number of states, each of which its seed reproduces.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace cairn {
 
 struct GoalOptions {
-  std::optional<uint64_t> seed;                                   // this state only, and loudly
+  std::optional<uint64_t> seed;                                   // only this state, with details
   enum class Form { kQuick, kUsual, kLong } form = Form::kUsual;  // how many states
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
 };
@@ -37,16 +37,16 @@ class Tally {
   std::vector<std::string> complaints_;
 };
 
-// Tries seeds 0 to `states` - 1, or the one that the options name, on so many threads. `attempt` returns the
-// complaint.
+// Tries seeds 0 to `states` - 1, or the one that the options name, on `threads` threads. `attempt` returns
+// the complaint.
 void ForEachSeed(const GoalOptions& options, uint64_t states, Tally& tally,
                  const std::function<std::string(uint64_t seed)>& attempt);
 
-// The same with something of its own for each thread: `make` is called by every one of them.
+// The same with separate state for each thread: each calls `make`.
 void ForEachSeedOn(const GoalOptions& options, uint64_t states, Tally& tally,
                    const std::function<std::function<std::string(uint64_t seed)>()>& make);
 
-// The goals. Each fails its tally where its own set-up fails.
+// The goals. Each fails its tally if its own set-up fails.
 void RunKillPoints(const GoalOptions& options, Tally& tally);
 void RunPowerLoss(const GoalOptions& options, Tally& tally);
 void RunErrors(const GoalOptions& options, Tally& tally);

@@ -1,4 +1,4 @@
-// faults: checks what cairn promises for checkpoints when the machine fails. One line of JSON a goal.
+// faults: checks cairn's promises for checkpoints when the machine fails. One line of JSON per goal.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>

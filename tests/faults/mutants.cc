@@ -1,8 +1,8 @@
-// Goal mutants: with any one safety taken out, the other goals fail. Else they prove nothing.
+// Goal mutants: with any one safety removed, another goal must fail. Otherwise it proves nothing.
 //
-// A mutant changes what reaches the disk (operations left out or done in another order, in what was
-// recorded), how a failure is taken (between the work and the failing disk), what is removed at a start, or
-// what a check says. The product's code stays as it is.
+// A mutant changes the operations that reach the disk (left out or done in another order, in what was
+// recorded), how a failure is handled (between the work and the failing disk), the clean-up at a start, or
+// the result of a check. The product's code is unchanged.
 #include <algorithm>
 #include <map>
 
@@ -111,7 +111,7 @@ Mutant Disordered(const char* name, const Rewrite& rewrite) {
           }};
 }
 
-// ---- Failures taken lightly ----
+// ---- Ignored failures ----
 
 class LightlyTaken final : public WrappedFileSystem {
  public:
@@ -200,14 +200,14 @@ std::vector<Mutant> AllMutants(unsigned jobs) {
       Disordered("no fsync of the manifest", Without(On(MutantKind::kSync, "manifest.json"))),
       Disordered("no fsync of the partial directory", Without(On(MutantKind::kSyncDir, ".partial-"))),
       Disordered("no fsync of the run directory", Without(On(MutantKind::kSyncDir, "run"))),
-      Disordered("renamed before the manifest is there",
+      Disordered("renamed before the manifest exists",
                  Sooner(IsPublish, On(MutantKind::kCreate, "manifest.json"))),
-      Disordered("renamed before the shards are there", Sooner(IsPublish, On(MutantKind::kCreate, "shard-"))),
+      Disordered("renamed before the shards exist", Sooner(IsPublish, On(MutantKind::kCreate, "shard-"))),
       Disordered("shards synced before their data",
                  Sooner(On(MutantKind::kSync, "shard-"), On(MutantKind::kWrite, "shard-"))),
       Disordered("the partial directory synced before it is filled",
                  Sooner(On(MutantKind::kSyncDir, ".partial-"), On(MutantKind::kCreate, "shard-"))),
-      Disordered("old steps removed before the new one is there",
+      Disordered("old steps removed before the new one exists",
                  Sooner(IsRetirement, On(MutantKind::kCreate, "shard-"))),
       Careless("a failed fsync is ignored", FsCall::Kind::kSync, false),
       Careless("a failed fsync is tried again", FsCall::Kind::kSync, true),

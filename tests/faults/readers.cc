@@ -1,4 +1,4 @@
-// Goal readers: who polls a run directory while a training saves and prunes meets whole steps only.
+// Goal readers: a reader that polls a run directory while a training saves and prunes finds only whole steps.
 //
 // On a real directory in memory, in which every third step is saved twice; its file system can exchange two
 // names or cannot. A step that is retired or replaced while it is read may vanish from under a reader, who
@@ -89,7 +89,7 @@ void SaveAmongReaders(FileSystem& fs, const GoalOptions& options, Tally& tally) 
   for (int64_t n = 1; n <= saves && tally.passed() == tally.tried(); ++n) {
     const StepRecipe recipe = Save(n);
     Status status = MakeStep(fs, run_dir, recipe);
-    // Not each: old steps go once two have been saved since a training went back.
+    // Not each: old steps are removed once two have been saved since a training went back.
     if (status.ok() && n % 3 == 0) status = MakeStep(fs, run_dir, Save(n, /*again=*/true));
     if (status.ok())
       status = ApplyRetention(fs, run_dir, {.keep_last = 1 + n % 2}, recipe.nonce,

@@ -47,7 +47,7 @@ struct Session {
   std::vector<StepRecipe> saves;
   int64_t keep_last = 0;
   bool walks_back = false;     // the newest step is damaged from the beginning
-  bool lost_manifest = false;  // the oldest step has none, from the beginning: nobody's to delete
+  bool lost_manifest = false;  // the oldest step has none, from the beginning: it must not be deleted
   bool exchanges = true;       // the disk can exchange two names
 };
 
@@ -99,7 +99,7 @@ std::string CheckKept(FileSystem& fs, const Session& session,
   return "";
 }
 
-// No step under a committed name is half there, kept or not.
+// No step under a committed name is incomplete, kept or not.
 std::string CheckNames(FileSystem& fs, const std::string& run_dir, const std::string& except) {
   const auto steps = ListSteps(fs, run_dir);
   if (!steps.ok()) return "";
@@ -211,7 +211,7 @@ std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven,
   const auto members = ListStore({fs, store});
   if (!members.ok()) return "";
   for (const ArchiveMember& member : *members) {
-    if (member.state == MemberState::kStored) continue;  // nobody said that it was
+    if (member.state == MemberState::kStored) continue;  // it was not reported
     if (member.state == MemberState::kDamaged && member.step == going) continue;
     const VerifyReport report = VerifyMember({fs, store}, member);
     if (!report.problems.empty()) return "the store: " + ToString(report.problems.front());
@@ -293,7 +293,7 @@ Scenario ScenarioOfTwo(const std::string& root, std::string name, const Topology
   return scenario;
 }
 
-// What a scenario does, and then reports.
+// The work of a scenario, and its reports.
 std::function<Status(FileSystem&, const std::function<void()>&)> Reporting(
     std::function<Status(FileSystem&)> work) {
   return [work = std::move(work)](FileSystem& fs, const std::function<void()>& reported) {
@@ -303,7 +303,7 @@ std::function<Status(FileSystem&, const std::function<void()>&)> Reporting(
   };
 }
 
-// The first of two archived steps may be gone, and is gone once that was reported.
+// The first of two archived steps may be removed, and must be once that was reported.
 std::function<std::string(FileSystem&, size_t)> OnlyTheFirstGoes(const std::string& store) {
   return [=](FileSystem& fs, size_t reported) -> std::string {
     size_t proven = 0;
@@ -314,7 +314,7 @@ std::function<std::string(FileSystem&, size_t)> OnlyTheFirstGoes(const std::stri
   };
 }
 
-// The first of two archived steps in pieces goes.
+// The first of two archived steps in pieces is removed.
 Scenario PruneScenario(const std::string& root, const Topology& topology) {
   const std::string store = JoinPath(root, "store");
   Scenario scenario = ScenarioOfTwo(root, "prune what is in pieces", topology, kInPieces);

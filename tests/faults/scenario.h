@@ -1,5 +1,5 @@
-// What is done to a disk while it fails: saves, prunes, reshapes, archives; each done once, undisturbed, and
-// recorded. And what must be found afterwards, whatever happened to it at whichever operation.
+// Work on a disk that will fail: saves, prunes, reshapes, archives; each done once, undisturbed, and
+// recorded. And the checks of the result after a fault at any operation.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,14 @@ struct Scenario {
   std::string name;
   std::string run_dir;            // where it saves
   std::unique_ptr<SimDisk> disk;  // before it began: the base of the journal
-  // What the user asks for: run on any file system, it reports each success through `reported`. Ends early on
+  // The user's work: runs on any file system, and reports each success through `reported`. Ends early on
   // errors.
   std::function<Status(FileSystem& fs, const std::function<void()>& reported)> act;
-  // Empty where `fs` holds what it must after `reported` successes were reported, else the complaint.
+  // Empty if `fs` has everything that it must after `reported` successes were reported, else the complaint.
   std::function<std::string(FileSystem& fs, size_t reported)> check;
-  // What the next start does before anything else.
+  // The clean-up at the next start.
   std::function<Status(FileSystem& fs)> clean;
-  // Does everything again, as a user would, and returns what is missing then.
+  // Does everything again, like a user, and returns what is still missing.
   std::function<std::string(FileSystem& fs)> redo;
 };
 

@@ -15,7 +15,7 @@ bool IsEntry(Kind kind) {
          kind == Kind::kExchange || kind == Kind::kRemove;
 }
 
-// What of the pending operations reached the disk. Pure chance rarely meets the corners, so they are drawn
+// Which pending operations reached the disk. Uniform draws rarely hit the corner cases, so those are drawn
 // too.
 class Luck {
  public:
@@ -120,14 +120,14 @@ std::string& SimDisk::Own(Node& node) {
   return *node.bytes;
 }
 
-// What a create or mkdir makes, still without a name.
+// The result of a create or mkdir, still without a name.
 void SimDisk::MakeNode(Tree& tree, const DiskOp& op) {
   if (op.inode >= static_cast<int>(tree.size())) tree.resize(op.inode + 1);
   tree[op.inode].directory = op.kind == Kind::kMakeDir;
   if (op.kind == Kind::kCreate) tree[op.inode].bytes = std::make_shared<std::string>();
 }
 
-// False where what the operation names is not there; nothing is done then.
+// False if the file that the operation names does not exist; nothing is done then.
 bool SimDisk::Apply(Tree& tree, const DiskOp& op) {
   if (op.kind == Kind::kCreate || op.kind == Kind::kMakeDir) MakeNode(tree, op);
   auto& entries = tree[op.directory].entries;
@@ -172,8 +172,8 @@ bool SimDisk::Apply(Tree& tree, const DiskOp& op) {
   return true;
 }
 
-// A write of which only some sectors arrived; the others keep what they had, or hold noise where there was
-// nothing.
+// A write of which only some sectors arrived; the others keep their old bytes, or hold noise if there were
+// none.
 void SimDisk::ApplyTorn(Tree& tree, const DiskOp& op, Random& random) {
   std::string& bytes = Own(tree[op.inode]);
   const uint64_t sector = random() % 2 == 0 ? 512 : kPageBytes;
@@ -191,7 +191,7 @@ void SimDisk::ApplyTorn(Tree& tree, const DiskOp& op, Random& random) {
   }
 }
 
-// ---- What may be found afterwards ----
+// ---- States that may be found afterwards ----
 
 std::unique_ptr<SimDisk> SimDisk::Settled() const {
   const std::lock_guard lock(mutex_);

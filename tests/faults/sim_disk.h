@@ -1,15 +1,15 @@
-// A disk in memory that remembers every operation, so that any moment at which a process or the power could
-// have gone can be played afterwards.
+// A disk in memory that records every operation, so that any moment at which a process or the power could
+// have failed can be replayed.
 //
-// The model is what POSIX promises, and no more:
+// The model is exactly what POSIX guarantees:
 // - bytes and size of a file are durable once a Sync() of that file has followed;
 // - a directory's entries (create, mkdir, rename, exchange, unlink) are durable once a SyncDir() of it has;
 // - of everything else any subset may have reached the disk, in any order: writes whole, torn at 512 B or
 //   4 KiB, or not at all (the sectors then hold zeros or noise), entries lost, renames before the data they
 //   name. One operation on a directory is atomic, as on every journaling file system, and happens only where
-//   what it names is there.
-// A process that dies loses nothing that it did: the page cache stays. The operation under way may be half
-// done.
+//   the file that it names exists.
+// A process that dies loses none of its completed operations: the page cache stays. The current one may be
+// half done.
 #pragma once
 
 #include <atomic>
@@ -58,14 +58,15 @@ class SimDisk final : public FileSystem {
 
   SimDisk();
 
-  // From now on, and on the disks that are made of this one, Exchange() is refused, as by NFS.
+  // From now on, and on copies of this disk, Exchange() is refused, as by NFS.
   void RefuseExchange() { exchanges_ = false; }
-  // As it stands now: all of it durable, nothing remembered.
+  // A copy of the current state: all of it durable, with an empty journal.
   std::unique_ptr<SimDisk> Settled() const;
   // The process died while it did operation `at` of `journal`, which began on this disk as it was when it was
-  // made or settled. What went before is there, durable or not. `at` may be journal.size(): after the last.
+  // made or settled. What came before has happened, durable or not. `at` may be journal.size(): after the
+  // last.
   std::unique_ptr<SimDisk> AfterKill(const Journal& journal, size_t at, Random& random) const;
-  // The same moment, and the power went: a disk that may have been found after it. All of it durable.
+  // The same moment, and the power failed: a disk as it may be found afterwards. All of it durable.
   // `story`, if given, gets a description of the losses.
   std::unique_ptr<SimDisk> AfterPowerLoss(const Journal& journal, size_t at, Random& random,
                                           std::string* story = nullptr) const;

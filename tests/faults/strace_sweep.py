@@ -132,7 +132,7 @@ def count_calls(work):
 
 def kill_at(work, call, nth, new):
     work.new = new
-    """True where the program was killed: strace counts calls by thread, so that some moments do not come."""
+    """True if the program was killed: strace counts calls by thread, so some moments never occur."""
     inject = f"inject={call}:signal=KILL:when={nth}"
     traced = done("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + call, "-e", inject, *work.command)
     work.check()
@@ -141,7 +141,7 @@ def kill_at(work, call, nth, new):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, help="so many moments; all without it")
+    parser.add_argument("--points", type=int, help="the number of moments to try; default: all")
     options = parser.parse_args()
     if not shutil.which("strace") or done("strace", "-qq", "-o", "/dev/null", "true").returncode != 0:
         print("strace is missing or not allowed to trace here; skipped")

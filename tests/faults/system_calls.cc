@@ -34,7 +34,7 @@ constexpr const char* kNames[] = {"open",      "pwrite",   "pread",  "fsync",   
                                   "ftruncate", "io_uring", "rename", "renameat2", "unlink", "mkdir"};
 constexpr int kShort = -1;  // instead of an errno: half of the transfer
 
-// Which call of a kind goes wrong, and how. Counted from the arming on; off again after it.
+// Which call of a kind fails, and how. Counted from the arming on; off again after it.
 class Injector {
  public:
   void Arm(Call call, int64_t at, int error) {
@@ -101,7 +101,7 @@ ssize_t TransferBytes(Call call, size_t bytes, Real real) {
 }  // namespace
 }  // namespace cairn
 
-// ---- What the linker puts in place of the calls ----
+// ---- Replacements that the linker puts in place of the calls ----
 
 extern "C" {
 using cairn::Call;
@@ -139,7 +139,7 @@ int __wrap_fsync(int fd) {
   return result;
 }
 int __wrap_close(int fd) {
-  const int result = __real_close(fd);  // a failed close closes all the same
+  const int result = __real_close(fd);  // a failed close still closes
   return result != 0 ? result : cairn::Through(Call::kClose, [] { return 0; });
 }
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes) {
@@ -183,7 +183,7 @@ int __wrap_mkdir(const char* path, mode_t mode) {
 namespace cairn {
 namespace {
 
-// What must be so after a call of this kind went wrong. EINVAL: a file system without renames with flags.
+// What must hold after a call of this kind failed. EINVAL: a file system without renames with flags.
 bool MustSucceed(Call call, int error) {
   return error == kShort || error == EINVAL || (error == EINTR && call != Call::kClose);
 }
@@ -198,7 +198,7 @@ Status SaveReadPrune(const std::string& run_dir, const StepRecipe& recipe, bool&
   return ApplyRetention(fs, run_dir, {.keep_last = 1}, recipe.nonce);
 }
 
-// The complaint. `fired`: there were so many calls.
+// The complaint. `fired`: false if there were fewer calls.
 std::string TryCall(Call call, int64_t at, int error, bool& fired) {
   const TempDir temp(TempDir::Place::kMemory);
   const std::string run_dir = temp / "run";
@@ -219,7 +219,7 @@ std::string TryCall(Call call, int64_t at, int error, bool& fired) {
                        status.ok() ? "success" : status.message());
   };
   if (TheInjector().synced_again()) return named("synced again after a failure");
-  if (MustSucceed(call, error) && !status.ok()) return named("it should have gone on");
+  if (MustSucceed(call, error) && !status.ok()) return named("it should have continued");
   const auto check = [&]() -> std::string {
     std::vector<std::string> damaged;
     const auto found = Resume(fs, run_dir, &damaged);

@@ -1,4 +1,4 @@
-// What the system calls below the real file system may return, put in at link time.
+// Possible results of the system calls below the real file system, injected at link time.
 //
 // The program is linked with --wrap for each call, so that posix_file_system.cc, unchanged, calls the ones
 // here.

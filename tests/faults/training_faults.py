@@ -9,7 +9,7 @@ Prints one JSON line a goal: tried, passed, failing_seed. CAIRN says where `cair
   signals       SIGTERM, SIGUSR1 or SIGHUP at random moments: the job ends with the step it was in, committed and good
   rank_killed, rank_stopped, rank_slow
                 one of 8 ranks during a save: no step that does not verify, the culprit is named within 10 s, and
-                training goes on with fewer ranks on another topology
+                training continues with fewer ranks on another topology
 """
 
 import argparse
@@ -33,7 +33,7 @@ NAMED_WITHIN = 10  # seconds
 
 
 class Training:
-    """A `cairn train` in a session of its own; its output is read as it comes."""
+    """A `cairn train` in its own session; its output is read as it comes."""
 
     def __init__(self, run, mesh, *flags):
         tp, pp, dp, zero = mesh
@@ -110,7 +110,7 @@ def all_verify(run):
 
 
 def fingerprints(run):
-    """Of every array of the newest step, random states too."""
+    """The digest of every array of the newest step, including random states."""
     done = cairn("fingerprint", run, "--json")
     return json.loads(done.stdout)["tensors"] if done.returncode == 0 else done.stderr
 
@@ -180,7 +180,7 @@ def slow_down(pid, seconds):
 
 
 def lose_rank(training, victim, signum):
-    """Nothing, or why the survivors did not behave."""
+    """Empty, or what the survivors did wrong."""
     pid = training.ranks()[victim]
     name = re.compile(rf"\brank {victim} .*(is gone|stopped by a signal)|PID {pid} .*signal 9")
     start = time.monotonic()
@@ -218,7 +218,7 @@ def rank_fault(dir, rng, count, signum):
         last = newest(run)
         resumed = Training(run, (2, 2, 1, 1), "--train-iters", last + 2)
         if resumed.finish() != 0 or newest(run) != last + 2 or not all_verify(run):
-            return i, "fewer ranks do not go on: " + resumed.output()[-500:]
+            return i, "fewer ranks do not continue: " + resumed.output()[-500:]
     return count, None
 
 

@@ -1,4 +1,4 @@
-"""Inputs that are known to hurt readers of checkpoints, by target and name. make_corpus.py writes them.
+"""Known attacks on readers of checkpoints, by target and name. make_corpus.py writes them.
 
 Sources: the published classes of attacks on pickles (reduce, memo, STACK_GLOBAL), on zip files (bombs of packed and of
 overlapping records, names that leave the directory), on safetensors (its own attacks/ directory: lengths, offsets,
@@ -133,7 +133,7 @@ def dcp_metadata():
     # Many paths that share one list of many parts.
     parts = b"(" + text("part") + put(3) + get1(3) * 10000 + b"t" + put(4) + b"0}(" + b"".join(
         text(f"{i}") + get1(4) for i in range(4000)) + b"u"
-    # One object of many attributes, that is the place of everything.
+    # One object of many attributes, which is the location of everything.
     wide = made(b"_StorageInfo", [("relative_path", text("f")), ("offset", b"K\0"), ("length", b"K\0")] +
                 [(f"{i:04}", b"N") for i in range(3900)]) + put(5) + b"0}(" + b"".join(
         made(b"MetadataIndex", [("fqn", text(f"{i}"))]) + get1(5) for i in range(300)) + b"u"

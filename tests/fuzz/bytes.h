@@ -1,4 +1,4 @@
-// What targets make inputs of.
+// Building blocks of inputs.
 #pragma once
 
 #include <cstdint>

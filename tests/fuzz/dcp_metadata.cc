@@ -64,6 +64,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const DcpChunk& chunk : tensor.chunks) check(chunk.item);
   }
   for (const DcpBytes& bytes : index->bytes) check(bytes.item);
-  FuzzCheck(chunks <= size);  // none is made of nothing
+  FuzzCheck(chunks <= size);  // no tensor comes from nothing
   return 0;
 }

@@ -1,5 +1,5 @@
 // Runs a fuzz target on its corpus and then on mutations of it, for a number of runs or seconds, without
-// looking at coverage: if there is no libFuzzer, and for the same inputs in every build. Ends with one
+// looking at coverage: for builds without libFuzzer, and for the same inputs in every build. Ends with one
 // line of JSON.
 #include <CLI/CLI.hpp>
 #include <chrono>

@@ -1,4 +1,4 @@
-// A fuzz target: a parser of files that nobody vouches for, what it is fed with first, and the words of its
+// A fuzz target: a parser of untrusted files, its seeds, and the words of its
 // format.
 //
 // Each is one program. With clang (the preset "fuzz") libFuzzer drives it; elsewhere driver.cc does, which
@@ -13,17 +13,17 @@
 
 namespace cairn {
 
-// Whole inputs, as their programs write them, and attacks that are known.
+// Whole inputs, as real programs write them, and known attacks.
 std::vector<std::string> FuzzSeeds();
-// What mutations put in.
+// Words that mutations insert.
 std::vector<std::string> FuzzWords();
 
-// Ends the program with the line of what was broken.
+// Ends the program with the line of the failed check.
 inline void FuzzCheck(bool holds) {
   if (!holds) __builtin_trap();
 }
 
 }  // namespace cairn
 
-// Takes any bytes, and comes back.
+// Must return for any bytes.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

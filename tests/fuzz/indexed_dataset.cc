@@ -1,4 +1,4 @@
-// PREFIX.idx of Megatron's indexed datasets. What is behind the first half of a 2-byte length is the .bin
+// PREFIX.idx of Megatron's indexed datasets. What follows the first half of a 2-byte length is the .bin
 // file or, where that does not say, as many bytes as the index describes.
 #include "runtime/data/indexed_dataset.h"
 
@@ -40,7 +40,7 @@ class Files {
   const int index_ = memfd_create("idx", MFD_CLOEXEC), tokens_ = memfd_create("bin", MFD_CLOEXEC);
 };
 
-// What a sound index of these bytes describes: it must not be refused for the other file alone.
+// The contents of a sound index of these bytes: it must not be refused only because of the other file.
 uint64_t TokenBytes(std::string_view index) {
   if (index.size() < kIndexHeaderBytes) return 0;
   uint64_t sequences = 0, bytes = 0;

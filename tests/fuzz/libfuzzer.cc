@@ -1,4 +1,4 @@
-// What libFuzzer does not do by itself: the words of the format among its mutations, and the seeds that a
+// Additions to libFuzzer: the words of the format among its mutations, and the seeds that a
 // target makes as files (`fuzz_NAME --write-seeds DIRECTORY`).
 #include <cstdlib>
 #include <cstring>

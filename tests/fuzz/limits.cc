@@ -19,7 +19,7 @@
 extern "C" {
 __attribute__((weak)) void __sanitizer_set_death_callback(void (*)());
 __attribute__((weak)) void __sanitizer_print_stack_trace();
-// Crashes that no sanitizer reports itself (FuzzCheck, an exception that nobody takes) are reported as
+// Crashes that no sanitizer reports itself (FuzzCheck, an uncaught exception) are reported as
 // such.
 const char* __asan_default_options() {
   return "handle_abort=1:handle_sigill=1:handle_sigfpe=1:quarantine_size_mb=16:detect_stack_use_after_return="
@@ -32,7 +32,7 @@ namespace {
 
 const std::string* g_input = nullptr;  // at work
 std::string g_keep;
-std::atomic<int64_t> g_live{0};  // bytes; below 0 where an input frees what is older
+std::atomic<int64_t> g_live{0};  // bytes; below 0 if an input frees older memory
 std::atomic<int64_t> g_most{0};  // of the input at work
 InputPeaks g_peaks;
 double g_begin = 0;
@@ -71,7 +71,7 @@ void OnSignal(int signal) {
   std::raise(signal);
 }
 
-// Holds for all that follows; an input that recurses without end has no stack left for the handler.
+// For the rest of the program: an input that recurses without end leaves no stack for the handler.
 void Handle(int signal) {
   struct sigaction action {};
   action.sa_handler = OnSignal;
@@ -123,7 +123,7 @@ namespace {
 
 void* TryNew(std::size_t bytes, std::size_t alignment) {
   bytes = std::max<std::size_t>(bytes, 1);
-  // Before it is tried: the counter tells of what is there, and this would never be.
+  // Before it is tried: the counter counts existing memory, which this would never be.
   if (bytes > cairn::kInputBytes && cairn::g_input)
     cairn::Break("fuzz: an input asks for more than 512 MiB of memory at once\n");
   void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__

@@ -1,4 +1,4 @@
-// What one input may take: a second of the processor's time and 512 MiB of memory.
+// The limits of one input: a second of processor time and 512 MiB of memory.
 //
 // Time is the process's own (ITIMER_PROF), so that a busy machine makes no findings. Memory is what operator
 // new has given out and not taken back since the input began: limits.cc replaces it and counts. An input that

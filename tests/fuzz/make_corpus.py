@@ -3,7 +3,7 @@
     make_corpus.py [--attacks] [DIR]     DIR: tests/fuzz/corpus by default
 
 Runs in the environment that scripts/setup makes; --attacks alone needs no more than Python. In the corpora attacks are
-attack-NAME, and what fuzzing found is finding-NAME and cannot be made again. Of our own formats there are attacks alone:
+attack-NAME, and what fuzzing found is finding-NAME and cannot be made again. Our own formats have only attacks:
 each target makes sound files with our own writers.
 """
 

@@ -1,5 +1,5 @@
-// Our manifest, as it comes and with the digest that its bytes should have: who can write the file can write
-// that too.
+// Our manifest, as given and with the digest that its bytes should have: an attacker who can write the file
+// can write that too.
 #include "ckpt/model/manifest.h"
 
 #include "tests/fuzz/bytes.h"

@@ -1,5 +1,5 @@
 // Changes inputs at random, without looking at what they do: bytes, words of the format, numbers at an edge,
-// stretches that are doubled, dropped or taken from another seed.
+// ranges that are doubled, dropped or taken from another seed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Pickles by themselves, and the tree of values that they are: no opcode runs anything, shared values cost no
+// Pickles and the tree of their values: no opcode runs anything, shared values cost no
 // more than the pickle's length allows.
 #include "convert/formats/training/param_groups.h"
 #include "convert/torch/pickle_machine.h"

@@ -1,4 +1,4 @@
-// Markdown tables, and job scripts: text that people write.
+// Markdown tables, and job scripts: text written by people.
 #include "tests/fuzz/fuzz_target.h"
 #include "tools/report/config_name.h"
 #include "tools/report/job_script.h"

@@ -1,4 +1,4 @@
-// safetensors: the length, the header and what it says of the data.
+// safetensors: the length, the header and its description of the data.
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,5 +1,5 @@
-// What lies beside a step's tensors or travels with them: parity headers, unit records of a reshape, receipts
-// of shards, encoded chunks. The first byte says which; digests are made right, as who forges a file does.
+// Files and records next to a step's tensors: parity headers, unit records of a reshape, receipts
+// of shards, encoded chunks. The first byte selects one; digests are corrected, as an attacker would.
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/codec/plane_codec.h"
 #include "ckpt/step/parity_file.h"
@@ -16,8 +16,8 @@ std::string_view Raw(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// Behind the digest of 16 bytes at byte 20, all but the blocks, of which there are as many as it says: the
-// size is that of the header where none other follows from it.
+// After the digest of 16 bytes at byte 20: everything but the blocks. The
+// size is that of the header if the header implies no other.
 void ReadParity(std::string_view input) {
   constexpr size_t kDigestAt = 8 + 4 + 8, kFieldsAt = kDigestAt + sizeof(Digest);
   if (input.size() < kFieldsAt) return;

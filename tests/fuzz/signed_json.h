@@ -1,4 +1,4 @@
-// JSON texts of ours that carry their own digest: who can write the file can write that too.
+// JSON texts of ours that carry their own digest: an attacker who can write the file can write that too.
 #pragma once
 
 #include <nlohmann/json.hpp>

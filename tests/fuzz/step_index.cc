@@ -1,5 +1,5 @@
 // The index of a step, its catalog: decoded at once and in windows, and read through as `cairn` reads a step,
-// with the digests that its bytes should have. The input is the shards' content too.
+// with the digests that its bytes should have. The input is also the shards' content.
 #include <algorithm>
 
 #include "ckpt/model/layout.h"
@@ -87,8 +87,8 @@ Catalog Large() {
   return catalog;
 }
 
-// The exceptions of the first of four chunks take so much that the other three are not there, of which a
-// reader that counts chunks alone thinks that they are.
+// The exceptions of the first of four chunks take so much that the other three are missing, of which a
+// reader that counts only chunks does not notice.
 std::string ExceptionsTakeAll() {
   Catalog catalog = Large();
   Piece& low = catalog.pieces[1];

@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (const auto bytes = ReadRecord(file, record, 1 << 12); bytes.ok())
         FuzzCheck(bytes->size() == record.bytes);
     }
-    FuzzCheck(sum <= where.size());  // no byte is in two records: nothing unpacks to more than the file
+    FuzzCheck(sum <= where.size());  // no byte is in two records, so they are not larger than the file
   }
   return 0;
 }

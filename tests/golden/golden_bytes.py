@@ -1,4 +1,4 @@
-"""Every byte that the commands write, as SHA-256 of each file: what must not change while the code is rearranged.
+"""Every byte that the commands write, as SHA-256 of each file: they must not change while the code is rearranged.
 
     golden_bytes.py CAIRN MAKE_STEP DIR   writes into DIR, and prints {file: SHA-256} as JSON
 

@@ -1,4 +1,4 @@
-"""A second reader of an archive store, written from docs/archive-format.md and ckpt/FORMAT.md alone.
+"""A second reader of an archive store, written only from docs/archive-format.md and ckpt/FORMAT.md.
 
 It knows tars, pieces, bundles, packed files and parity, and shares no code with Cairn.
 """
@@ -33,7 +33,7 @@ def text_of(value):
 
 
 def read_json(path):
-    """A sidecar, whose digest and form are checked."""
+    """A sidecar, with its digest and form checked."""
     text = path.read_text()
     value = json.loads(text)
     assert text_of(value) == text, f"{path}: other bytes than its content"
@@ -138,7 +138,7 @@ class Member:
             offset -= size
 
     def read(self, name):
-        """A file as it was."""
+        """The original bytes of a file."""
         entry = self.files[name]
         data = self.stored(entry["offset"], entry["stored_bytes"])
         if entry.get("packed"):
@@ -178,7 +178,7 @@ def tar_name(record):
 
 
 def members(store):
-    """All members by the name of their tar; one with a tar of its own counts before the same in a bundle."""
+    """All members by the name of their tar; one with its own tar takes precedence over the same in a bundle."""
     found = {}
     sidecars = [path for path in store.iterdir() if path.name.endswith(".tar.json")]
     for path in sorted(sidecars, key=lambda p: bool(TAR.fullmatch(p.name[:-5]))):
@@ -244,7 +244,7 @@ def solve(rows, values):
 
 
 def repair(tar, parity):
-    """The bytes of the tar as they were, from its damaged bytes and its parity file."""
+    """The original bytes of the tar, from its damaged bytes and its parity file."""
     head = Cursor(parity)
     assert head.raw(8) in PARITY_MAGICS and head.get("I") == 1
     data_of, parity_of, size, data_count, parity_count = head.get("IIQQQ")

@@ -1,4 +1,4 @@
-"""DeepSpeed trainings that each leave a checkpoint, and beside it what their ranks know to be in it.
+"""DeepSpeed trainings that each leave a checkpoint, and next to it the values that their ranks have.
 
     deepspeed_writer.py DIR JSON
 
@@ -50,7 +50,7 @@ def start_value(name, shape):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Of a tensor parallel group, so that activations are those of the whole model on each of its ranks."""
+    """Sums over a tensor parallel group, so that each of its ranks has the activations of the whole model."""
 
     @staticmethod
     def forward(ctx, part):
@@ -213,7 +213,7 @@ def pipe_model():
               TiedLayerSpec("embed", embedding, tied_weight_attr="word_embeddings.weight"),
               *(LayerSpec(layer, i) for i in range(LAYERS)),
               LayerSpec(norm),
-              # With a function of its own, as Megatron's head has, it writes no file.
+              # With its own function, like Megatron's head, it writes no file.
               TiedLayerSpec("embed", embedding, forward_fn=gpt_head if gpt else head, tied_weight_attr="word_embeddings.weight")]
     model = PipelineModule(layers=layers, topology=topology, loss_fn=gpt_loss if gpt else loss_fn, partition_method="uniform")
     tp_group = model._grid.get_slice_parallel_group()
@@ -221,12 +221,12 @@ def pipe_model():
 
 
 class Mixer(Part):
-    """Of a family that nobody knows; its names are those that the pipeline gives it."""
+    """Of an unknown family; the pipeline gives it its names."""
 
     def __init__(self, index):
         super().__init__(f"{index}.", {"rows.weight": ([8, 4], 0), "columns.weight": ([4, 8], 1), "columns.bias": ([4], None),
                                        "pair.weight": ([12, 4], 0)})
-        if TP > 1:  # two matrices one behind the other, each cut
+        if TP > 1:  # two matrices one after another, each cut
             whole = start_value(f"{index}.pair.weight", [12, 4])
             self.pair.weight.data = torch.cat([half.chunk(TP)[tp_rank] for half in whole.chunk(2)])
         self.register_buffer("mask", torch.tensor([True, False, True]))
@@ -238,7 +238,7 @@ class Table(Part):
 
 
 class Norm(torch.nn.BatchNorm1d):
-    """With buffers of several types; torch's own forward takes no bf16 beside fp32 on the CPU."""
+    """With buffers of several types; torch's own forward does not mix bf16 and fp32 on the CPU."""
 
     def forward(self, x):
         self.num_batches_tracked += 1
@@ -283,7 +283,7 @@ class Plain(torch.nn.Module):
 
 
 class Tied(torch.nn.Module):
-    """A model with names of its own, one of them the second name of its embedding."""
+    """A model with unusual names, one of them the second name of its embedding."""
 
     def __init__(self):
         super().__init__()
@@ -315,7 +315,7 @@ def known_parameters(model):
 
 
 def batches(rank, size):
-    """Of each step the micro-batches of a data parallel rank, as (inputs, labels)."""
+    """The micro-batches of a data parallel rank for each step, as (inputs, labels)."""
     world = WORLD // SPEC.get("pp", 1) // TP
     with open(SPEC["batches"]) as file:
         for samples in json.load(file):

@@ -1,4 +1,4 @@
-"""Runs the programs as a user does. CAIRN and CAIRN_TRAIN say where they were built."""
+"""Runs the programs as a user does. CAIRN and CAIRN_TRAIN are their paths."""
 
 import glob
 import json
@@ -42,7 +42,7 @@ def fingerprint(path):
 
 
 def seal(path):
-    """Seals a step, or all of a run; the facts of the first. What was sealed is found whole, and nothing is left untold."""
+    """Seals a step, or all of a run, verifies it, and returns the facts of the first. Nothing may be left unread."""
     facts = json.loads(cairn("seal", path, "--settle", 0, "--json").stdout)
     for fact in facts:
         if fact["state"] != "sealed" or fact["untold"]:
@@ -52,7 +52,7 @@ def seal(path):
 
 
 class Case(unittest.TestCase):
-    """A test with a directory of its own: self.dir."""
+    """A test with its own directory: self.dir."""
 
     def setUp(self):
         temp = tempfile.TemporaryDirectory()

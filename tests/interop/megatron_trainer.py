@@ -85,7 +85,7 @@ def start(rank, spec, port):
 
 
 def states_of(model, chosen):
-    """{name: {role: the state's tensor}}, of a distributed optimizer those of all its ranks put together."""
+    """{name: {role: the state's tensor}}, for a distributed optimizer assembled from all its ranks."""
     if isinstance(chosen, distrib_optimizer.DistributedOptimizer):
         return gathered(model, chosen)
     found = {}
@@ -115,7 +115,7 @@ def gathered(model, chosen):
 
 
 def fill(model, chosen, spec):
-    """Random values, their own for every parameter; a 16-bit weight is its master rounded."""
+    """Random values, different for every parameter; a 16-bit weight is its rounded master."""
     if scaler := getattr(chosen, "grad_scaler", None):
         scaler.load_state_dict(SCALER)
     for group in chosen.optimizer.param_groups:
@@ -149,7 +149,7 @@ def fill(model, chosen, spec):
 
 
 def metadata_of(spec):
-    """As Megatron-LM's training makes it."""
+    """Made like Megatron-LM's training makes it."""
     sharding = {"distrib_optim_sharding_type": spec.get("sharding", "fully_reshardable")}
     if "sharding" not in spec:
         sharding["distrib_optim_fully_reshardable_mem_efficient"] = False
@@ -262,7 +262,7 @@ class Training:
         return total.item() / data[0]
 
     def resume(self, state, done):
-        """Megatron's scheduler refuses facts that are not its own."""
+        """Megatron's scheduler refuses values other than its own."""
         self.schedule.load_state_dict(state["opt_param_scheduler"])
         self.done = done
 

@@ -1,4 +1,4 @@
-"""Megatron-Core trainings that leave a torch_dist checkpoint, and beside it what their ranks know to be in it.
+"""Megatron-Core trainings that leave a torch_dist checkpoint, and next to it the values that their ranks have.
 
     megatron_writer.py DIR JSON
 
@@ -43,7 +43,7 @@ torch.Tensor.cuda = lambda tensor, *_, **__: tensor
 
 
 def build(rank, spec, port):
-    """This rank's part of the model, in a world that has been started."""
+    """This rank's part of the model, in an initialised world."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(spec["world"]), MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=spec["world"])
     tp, pp = spec["tp"], spec["pp"]
@@ -68,7 +68,7 @@ def build(rank, spec, port):
 
 
 def arguments(spec):
-    """Of the training, as the checkpoint has them."""
+    """The training's arguments, as in the checkpoint."""
     swiglu, groups = spec.get("swiglu", False), spec.get("groups", 4)
     return argparse.Namespace(
         num_layers=4, hidden_size=16, num_attention_heads=4, group_query_attention=groups != 4, num_query_groups=groups,
@@ -129,7 +129,7 @@ def fill_extra_states(state, of_rank):
 
 
 def generator_of(name, p, spec):
-    """Of values of its own for every parameter, where replicas have the same."""
+    """An optimizer with different values for every parameter, the same on replicas."""
     shared = not getattr(p, "tensor_model_parallel", False)
     tensor = 0 if shared else 1000 * parallel_state.get_tensor_model_parallel_rank()
     seed = hash_of(name) + (7 * parallel_state.get_pipeline_model_parallel_rank() if "layers" in name else 0)
@@ -189,7 +189,7 @@ def fork(job, rank, spec, out, port):
 
 
 def succeeded(rank):
-    """Waits for it, and ends the processes that it has left: its queue would outlive it for good."""
+    """Waits for it, and ends the processes that it leaves: its queue would outlive it."""
     _, status = os.waitpid(rank, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(rank, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The stages that `cairn plan` says are those that the programs build when they are told so by the flags that it prints."""
+"""The programs, started with the flags that `cairn plan` prints, build the stages that it predicts."""
 
 import json
 

@@ -33,7 +33,7 @@ class ArchiveFormatTest(CliTest):
     def check(self, member, originals):
         self.assertEqual({name: member.read(name) for name in member.files}, originals)
         directory = member.record["directory"].encode()
-        for place in member.places:  # what tar would extract are the same files, where they lie
+        for place in member.places:  # tar would extract the same files from the same places
             with tarfile.open(place, encoding="utf-8", errors="surrogateescape") as tar:
                 names = {os.fsencode(entry.name) for entry in tar}
             self.assertTrue(names)

@@ -1,4 +1,4 @@
-"""scripts/bench save, load, storage, reshape and convert in their smallest form: every tool does its work, and what it leaves is
+"""scripts/bench save, load, storage, reshape and convert in their smallest form: every tool does its work, and its result is
 compared."""
 
 import json

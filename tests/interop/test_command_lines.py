@@ -95,15 +95,15 @@ class CommandLines(Case):
         return both, said
 
     def test_megatron_with_and_without_deepspeed(self):
-        alone, _ = self.expect_to_resume("alone", MEGATRON, 4)
+        plain, _ = self.expect_to_resume("plain", MEGATRON, 4)
         with open(self.path("ds.json"), "w") as config:
             json.dump(DEEPSPEED_3D_JSON, config)
         together, said = self.expect_to_resume("together", DEEPSPEED_3D, 4)
         self.assertIn("loss scale: 4096.0", said)  # of the file, as in DeepSpeed
         self.assertIn("--loss-scale 12 has no effect here", said)
-        self.assertEqual(together[1], alone[1])  # later ones differ: a scale of 2^32 skips the first updates
+        self.assertEqual(together[1], plain[1])  # later ones differ: a scale of 2^32 skips the first updates
 
-    def test_what_lies_beside_the_data_is_named(self):
+    def test_files_next_to_the_data_are_named(self):
         words = SHRUNK.replace("--vocab-size 257", "").split() + ["--train-iters", "1", "--global-batch-size", "1"]
         done = cairn("train", *words, "--data-path", self.path("p"), status=2)
         self.assertIn("p.tokenizer, next to the data, has 257 tokens: give --vocab-size 257", done.stderr)
@@ -163,7 +163,7 @@ class CommandLines(Case):
         done = cairn("train", *SHRUNK.split(), "--data-path", "0.3", p, "x", q, "--train-iters", "1", status=2)
         self.assertIn("1 of 2 datasets have a weight", done.stderr)
 
-    def test_documents_that_begin_again(self):
+    def test_reset_positions_and_attention_at_documents(self):
         """The documents of a sample, apart on one rank as on four of a pipeline, or together."""
         cairn("data", self.path("a.jsonl"), "--tokenizer", "bytes", "--append-eod", "--output-prefix", self.path("d"))
 

@@ -1,13 +1,17 @@
-"""Datasets and event files against the programs that others read them with: NumPy, SentencePiece, TensorBoard.
+"""Datasets and event files against other programs that read them: NumPy, SentencePiece, TensorBoard.
 
 DATA_PROBE names the program of tests/runtime/data/data_probe.cc.
 """
 
 import json
+import logging
 import math
 import os
+import random
+import shutil
 import struct
 import subprocess
+import unicodedata
 import unittest
 
 import numpy
@@ -29,7 +33,7 @@ def prose(lines):
 
 
 def read_dataset(prefix):
-    """The documents of a dataset, read from the description of the format alone."""
+    """The documents of a dataset, read only by the description of the format."""
     with open(prefix + ".idx", "rb") as file:
         index = file.read()
     magic, version, code, sequences, entries = struct.unpack_from("<9sQBQQ", index)
@@ -71,13 +75,13 @@ def megatron_samples(lengths, first, count, samples, seq_length, seed, threshold
 
 
 def probed_samples(part, samples, seq_length, seed, split, *words):
-    """What the library says that they are."""
+    """The samples by the library."""
     probe = [os.environ["DATA_PROBE"], "samples", part, samples, seq_length, seed, split, *words]
     printed = subprocess.run(list(map(str, probe)), capture_output=True, text=True, check=True).stdout
     return [list(map(int, line.split())) for line in printed.splitlines()]
 
 
-class DatasetTest(Case):
+class DatasetCase(Case):
     def write(self, name, content):
         with open(self.path(name), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -95,6 +99,8 @@ class DatasetTest(Case):
         self.assertEqual(facts["dtype"], str(documents[0].dtype))
         return facts, documents
 
+
+class DatasetTest(DatasetCase):
     def test_bytes_of_files_are_tokens(self):
         texts = [os.urandom(3_000_000), prose(1000).encode(), b"\n"]
         inputs = [self.write(f"{i}.txt", text) for i, text in enumerate(texts)]
@@ -125,7 +131,7 @@ class DatasetTest(Case):
         self.assertEqual(documents[0][-1], model.eos_id())
         self.assertEqual(model.decode(documents[0][:-1].tolist()), text)
 
-    def test_models_of_others_give_the_tokens_of_sentencepiece(self):
+    def test_other_models_give_the_tokens_of_sentencepiece(self):
         corpus = self.write("a.txt", prose(2000))
         texts = [prose(n) for n in (1, 10, 300)]
         lines = self.write("a.jsonl", "\n".join(json.dumps({"text": text}) for text in texts))
@@ -143,8 +149,8 @@ class DatasetTest(Case):
                                                  hard_vocab_limit=False, **options)
         return sentencepiece.SentencePieceProcessor(model_file=self.path(name + ".model"))
 
-    def test_a_long_text_has_the_tokens_of_the_whole(self):
-        """However many parts it is read in: one line, many, with models that put a space before a text."""
+    def test_a_long_text_is_tokenized_as_a_whole(self):
+        """In any number of parts: one line, many, with models that put a space before a text."""
         corpus = self.write("a.txt", prose(2000))
         texts = {"lines": prose(40_000), "line": prose(40_000).replace("\n", " "), "marks": "\u2014\U0001f600 x" * 400_000}
         for kind in ("bpe", "unigram"):
@@ -156,12 +162,12 @@ class DatasetTest(Case):
                                            prefix=f"{kind}-{name}")
                 if kind == "bpe":
                     numpy.testing.assert_array_equal(document, model.encode(text), err_msg=name)
-                else:  # sums of scores in fp32 along the text choose other cuts of a word, by the library's windows and ours
+                else:  # sums of scores in fp32 choose other splits of a word in the library's windows than in ours
                     self.assertTrue(model.decode(document.tolist()) == text, name)
                     self.assertLess(abs(len(document) / len(model.encode(text)) - 1), 1e-4)
 
     def test_transformers_load_the_tokenizer_of_a_release(self):
-        """By way of a training, its step alone in an archive and back; where a model has no such form, that is said."""
+        """Through a training and its step restored from an archive; a model that transformers cannot express is reported."""
         from transformers import AutoTokenizer
         hard = ["The word", " two  spaces\n\n and\ttabs ", "Ünseen \u2603 \U0001f600 signs", "And it was said among them: 7919"]
         corpus = self.write("a.txt", prose(2000))
@@ -195,7 +201,7 @@ class DatasetTest(Case):
         self.assertIn("no tokenizer for transformers", told.stdout)
         self.assertFalse(os.path.exists(self.path("q.tokenizer")))
 
-    def test_dry_run_tells_the_same_and_writes_nothing(self):
+    def test_dry_run_reports_the_same_and_writes_nothing(self):
         text = self.write("a.txt", prose(3000))
         arguments = [text, "--train-sentencepiece", "--vocab-size", "400", "--json"]
         before = os.listdir(self.dir)
@@ -205,7 +211,7 @@ class DatasetTest(Case):
         for key in ("documents", "tokens", "bytes", "vocab_size", "dtype", "model_bytes"):
             self.assertEqual(dry[key], facts[key], key)
 
-    def test_trouble_is_one_line_and_leaves_nothing(self):
+    def test_errors_are_one_line_and_leave_nothing(self):
         text = self.write("a.txt", "text")
         empty = self.write("empty.txt", "")
         bad_json = self.write("bad.jsonl", '{"text": "a"}\n{')
@@ -251,63 +257,90 @@ class DatasetTest(Case):
                 want = megatron_samples(lengths, first, end - first, samples, seq_length, seed)[:samples]
                 self.assertEqual(got, [tokens[positions].tolist() for positions in want], arguments)
 
-    def test_samples_are_megatron_cores(self):
-        """megatron-core's own dataset, over numbers of any size, documents of several sequences, splits and epochs."""
-        import logging
-        import shutil
+    def test_tensorboard_reads_the_event_files(self):
+        for _ in range(2):  # a second file in the same directory joins the first
+            subprocess.run([os.environ["DATA_PROBE"], "events", self.path("logs")], check=True)
+        self.assertEqual(len(os.listdir(self.path("logs"))), 2)
+        for name in os.listdir(self.path("logs")):
+            events = EventAccumulator(os.path.join(self.path("logs"), name))
+            events.Reload()
+            self.assertEqual(sorted(events.Tags()["scalars"]), ["learning rate", "lm loss"])
+            losses = events.Scalars("lm loss")
+            self.assertEqual([event.step for event in losses], list(range(1, 101)))
+            numpy.testing.assert_array_equal(
+                numpy.float32([event.value for event in losses]), numpy.float32(10) / numpy.arange(1, 101, dtype=numpy.float32)
+            )
+            self.assertGreater(losses[0].wall_time, 1.6e9)
 
-        from megatron.core.datasets import helpers
+
+class MegatronSamplesTest(Case):
+    """Samples equal megatron-core's, over numbers of any size, documents of several sequences, splits and epochs."""
+
+    def setUp(self):
+        super().setUp()
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.random = numpy.random.default_rng(11)
+
+    def seed(self):
+        return int(self.random.integers(2**31))
+
+    def write_dataset(self, name, dtype):
+        """Written by megatron-core; returns (lengths of the sequences, all tokens)."""
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+        sizes, tokens = [], []
+        builder = IndexedDatasetBuilder(self.path(name + ".bin"), dtype=dtype)
+        for _ in range(60):
+            lengths = [int(n) for n in self.random.integers(0, 120, size=self.random.integers(1, 3))]
+            numbers = self.random.integers(0, min(numpy.iinfo(dtype).max, 70_000), size=sum(lengths)).astype(dtype)
+            builder.add_document(numbers, lengths)
+            sizes += lengths
+            tokens.append(numbers)
+        builder.finalize(self.path(name + ".idx"))
+        return numpy.array(sizes), numpy.concatenate(tokens)
+
+    def write_several(self):
+        """Writes 13 datasets; returns their paths and contents."""
+        names = [f"b{i}" for i in range(13)]
+        contents = [self.write_dataset(name, dtype) for name, dtype in zip(names, [numpy.uint16, numpy.int32] * 7)]
+        return [self.path(name) for name in names], contents
+
+    def megatron_cores_samples(self, part, samples, seq_length, seed, split, *words):
         from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
         from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
         from megatron.core.datasets.utils import get_blend_from_list
 
         class Tokenizer:
             eod, pad, eos, vocab_size, unique_identifiers = 0, -1, 0, 100, {"tokenizer": "none"}
 
-        logging.disable(logging.CRITICAL)
-        self.addCleanup(logging.disable, logging.NOTSET)
-        random = numpy.random.default_rng(11)
+        for place in words:  # where it keeps its indices
+            shutil.rmtree(place, ignore_errors=True)
+        blend = get_blend_from_list(list(words))
+        config = GPTDatasetConfig(random_seed=seed, sequence_length=seq_length, blend=blend, split=split,
+                                  path_to_cache=None, tokenizer=Tokenizer(), reset_position_ids=False,
+                                  reset_attention_mask=False, eod_mask_loss=False, num_dataset_builder_threads=1)
+        wanted = [samples if i == part else None if blend[1] is None else 1 for i in range(3)]
+        dataset = BlendedMegatronDatasetBuilder(GPTDataset, wanted, lambda: True, config).build()[part]
+        rows = []
+        for i in range(samples):
+            if len(words) == 1:
+                source, k = dataset, i
+            else:
+                source, k = dataset.datasets[dataset.dataset_index[i]], int(dataset.dataset_sample_index[i])
+            rows.append(list(map(int, source._query_document_sample_shuffle_indices(k)[0])))
+        return rows
 
-        def write(prefix, dtype):
-            sizes, tokens = [], []
-            builder = IndexedDatasetBuilder(prefix + ".bin", dtype=dtype)
-            for _ in range(60):
-                lengths = [int(n) for n in random.integers(0, 120, size=random.integers(1, 3))]
-                numbers = random.integers(0, min(numpy.iinfo(dtype).max, 70_000), size=sum(lengths)).astype(dtype)
-                builder.add_document(numbers, lengths)
-                sizes += lengths
-                tokens.append(numbers)
-            builder.finalize(prefix + ".idx")
-            return numpy.array(sizes), numpy.concatenate(tokens)
-
-        def wanted_samples(part, samples, seq_length, seed, split, *words):
-            for place in words:  # where it keeps its indices
-                shutil.rmtree(place, ignore_errors=True)
-            blend = get_blend_from_list(list(words))
-            config = GPTDatasetConfig(random_seed=seed, sequence_length=seq_length, blend=blend, split=split,
-                                      path_to_cache=None, tokenizer=Tokenizer(), reset_position_ids=False,
-                                      reset_attention_mask=False, eod_mask_loss=False, num_dataset_builder_threads=1)
-            wanted = [samples if i == part else None if blend[1] is None else 1 for i in range(3)]
-            dataset = BlendedMegatronDatasetBuilder(GPTDataset, wanted, lambda: True, config).build()[part]
-            rows = []
-            for i in range(samples):
-                if len(words) == 1:
-                    source, k = dataset, i
-                else:
-                    source, k = dataset.datasets[dataset.dataset_index[i]], int(dataset.dataset_sample_index[i])
-                rows.append(list(map(int, source._query_document_sample_shuffle_indices(k)[0])))
-            return rows
-
+    def test_one_dataset_has_the_samples_of_megatron_core(self):
         for dtype, split, part in ((numpy.uint16, "969,30,1", 0), (numpy.int32, "70,20,10", 1), (numpy.uint8, "1,1,1", 0),
                                    (numpy.int64, "0.9,0.1,0", 1), (numpy.int32, "98,2", 0)):
-            write(self.path("m"), dtype)
+            self.write_dataset("m", dtype)
             for samples, seq_length in ((3, 16), (200, 7), (700, 33)):
-                case = (part, samples, seq_length, int(random.integers(2**31)), split, self.path("m"))
-                self.assertEqual(probed_samples(*case), wanted_samples(*case), (dtype, case))
+                case = (part, samples, seq_length, self.seed(), split, self.path("m"))
+                self.assertEqual(probed_samples(*case), self.megatron_cores_samples(*case), (dtype, case))
 
-        paths = [self.path(f"b{i}") for i in range(13)]
-        contents = [write(path, dtype) for path, dtype in zip(paths, [numpy.uint16, numpy.int32] * 7)]
+    def test_blends_have_the_samples_of_megatron_core(self):
+        paths, _ = self.write_several()
         for part, samples, seq_length, split, words in (
             (0, 1500, 16, "90,5,5", ["0.3", paths[0], "0.7", paths[1]]),
             (1, 90, 9, "70,20,10", ["3", paths[0], "1", paths[1], "6", paths[2]]),
@@ -317,18 +350,21 @@ class DatasetTest(Case):
             (0, 500, 16, "90,5,5", paths[:3]),  # none has a weight: each is read once, in proportion
             (0, 470, 31, "1", paths[4:8]),
         ):
-            case = (part, samples, seq_length, int(random.integers(2**31)), split, *words)
-            got, want = probed_samples(*case), wanted_samples(*case)
-            self.assertEqual(got, want, case)
+            case = (part, samples, seq_length, self.seed(), split, *words)
+            self.assertEqual(probed_samples(*case), self.megatron_cores_samples(*case), case)
 
-        # BigScience's weighted splits, by what build_dataset_group of its Megatron-DeepSpeed does.
+    def test_weighted_splits_have_the_samples_of_bigscience(self):
+        """As build_dataset_group of BigScience's Megatron-DeepSpeed computes them."""
+        from megatron.core.datasets import helpers
+
+        paths, contents = self.write_several()
         for samples, seq_length, parts in (
             (900, 16, [("0.25", "0:0.9", 0), ("0.5", "0.1:1", 1), ("0.125", "0.33:0.777", 2)]),
             (600, 33, [(str(0.1 + 0.07 * i), "0:0.949", i) for i in range(13)]),
             (430, 9, [("1", "0.2:0.5", 3)]),
             (300, 9, [("1", "0:1", 3), ("0", "0:1", 4)]),
         ):
-            seed = int(random.integers(2**31))
+            seed = self.seed()
             group = "NAME: " + ", ".join(f"{weight} {part} {paths[i]}" for weight, part, i in parts)
             weights = [float(weight) for weight, _, _ in parts]
             weights = [weight / sum(weights) for weight in weights]
@@ -346,106 +382,124 @@ class DatasetTest(Case):
             want = [sources[k][i] for k, i in zip(which[:samples], what[:samples])] if len(parts) > 1 else sources[0][:samples]
             self.assertEqual(probed_samples(0, samples, seq_length, seed, "-", group), want, group)
 
-    def test_byte_level_bpe_has_the_ids_of_tokenizers(self):
-        """In the styles of GPT-2, BLOOM, LLaMA-3 and Qwen, over many scripts, marks, numbers, spaces and what is not UTF-8."""
-        import random
-        import unicodedata
 
-        from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+class RandomText:
+    """Text of many scripts, marks, numbers and spaces."""
 
-        rng = random.Random(5)
-        scripts = [(0x61, 0x7A), (0x61, 0x7A), (0x41, 0x5A), (0xC0, 0x24F), (0x300, 0x36F), (0x370, 0x4FF), (0x5D0, 0x5EA),
-                   (0x620, 0x669), (0x900, 0x97F), (0xE01, 0xE4E), (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x200B, 0x200F),
-                   (0x2150, 0x2189), (0x3041, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xFB00, 0xFB4F), (0x1F300, 0x1F64F),
-                   (0x2F800, 0x2FA1D)]
-        marks = ["'s", "'T", "'LL", "\u2019s", "'\u017f", "don't", "e\u0301", "\u1100\u1161\u11a8", "\uac00\u11a7",
-                 "<|endoftext|>", "</s>", "\U0001f468\u200d\U0001f469", "\u2026", "\u3002", "\u060c", "\ufffd", "1234567",
-                 "\u0663\u0664", "a_b", "<fim>", "  <fim> "]
-        gaps = [" "] * 12 + ["", "\n", "\r\n", "\n\n", "\t", "   ", " \n  ", "\u00a0", "\u3000", "\u0085", "\u180e", "\u2028"]
+    SCRIPTS = [(0x61, 0x7A), (0x61, 0x7A), (0x41, 0x5A), (0xC0, 0x24F), (0x300, 0x36F), (0x370, 0x4FF), (0x5D0, 0x5EA),
+               (0x620, 0x669), (0x900, 0x97F), (0xE01, 0xE4E), (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x200B, 0x200F),
+               (0x2150, 0x2189), (0x3041, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xFB00, 0xFB4F), (0x1F300, 0x1F64F),
+               (0x2F800, 0x2FA1D)]
+    MARKS = ["'s", "'T", "'LL", "\u2019s", "'\u017f", "don't", "e\u0301", "\u1100\u1161\u11a8", "\uac00\u11a7",
+             "<|endoftext|>", "</s>", "\U0001f468\u200d\U0001f469", "\u2026", "\u3002", "\u060c", "\ufffd", "1234567",
+             "\u0663\u0664", "a_b", "<fim>", "  <fim> "]
+    GAPS = [" "] * 12 + ["", "\n", "\r\n", "\n\n", "\t", "   ", " \n  ", "\u00a0", "\u3000", "\u0085", "\u180e", "\u2028"]
 
-        def word():
-            if rng.random() < 0.2:
-                return rng.choice(marks)
-            if rng.random() < 0.1:
-                return "".join(rng.choice("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") for _ in range(rng.randint(1, 4)))
-            first, last = rng.choice(scripts)
-            return "".join(chr(rng.randint(first, last)) for _ in range(rng.randint(1, 7)))
+    def __init__(self, seed):
+        self.random = random.Random(seed)
 
-        def known(text):
-            return "".join(c for c in text if unicodedata.category(c) not in ("Cn", "Cs"))
+    def word(self):
+        if self.random.random() < 0.2:
+            return self.random.choice(self.MARKS)
+        if self.random.random() < 0.1:
+            return "".join(self.random.choice("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") for _ in range(self.random.randint(1, 4)))
+        first, last = self.random.choice(self.SCRIPTS)
+        return "".join(chr(self.random.randint(first, last)) for _ in range(self.random.randint(1, 7)))
 
-        def text(words):
-            return known("".join(word() + rng.choice(gaps) for _ in range(words)))
+    @staticmethod
+    def assigned(text):
+        """Without unassigned code points and surrogates."""
+        return "".join(c for c in text if unicodedata.category(c) not in ("Cn", "Cs"))
 
-        def cut(expression, *more):
-            return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), *(more or ("isolated",))),
-                                            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    def words(self, count):
+        return self.assigned("".join(self.word() + self.random.choice(self.GAPS) for _ in range(count)))
 
-        llama = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-                 r"\s+(?!\S)|\s+")
-        styles = {
-            "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), "<|endoftext|>", {}, None),
-            "space": (pre_tokenizers.ByteLevel(add_prefix_space=True), "<|endoftext|>", {}, None),
-            "bloom": (cut(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "</s>", {}, None),
-            "llama3": (cut(llama), "<|end_of_text|>", {"ignore_merges": True}, None),
-            "qwen": (cut(llama.replace("{1,3}", "")), "<|endoftext|>", {}, normalizers.NFC()),
-            "removed": (cut(llama, "removed", True), "<|endoftext|>", {}, None),
-            "digits": (pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
-                                                pre_tokenizers.ByteLevel(add_prefix_space=False)]), "<|endoftext|>", {}, None),
-        }
-        corpus = [text(1500), " the cat sat and the dog's hat wasn't 1999 2024" * 50]
-        body = text(4000) + known("".join(chr(rng.randint(1, 0x2FFFF)) for _ in range(3000)))
-        broken = b"ok \xff\xfe \xe2\x82 cut \xf0\x9f\x98 \xed\xa0\x80 \xc0\xaf end\xe2" + rng.randbytes(2000)
-        texts = [body.encode(), b"x<|endoftext|>y", b"   ", " \u0301a".encode(), b"a" * 2000 + b" b", b"'s", broken]
-        inputs = [self.write(f"{i}.txt", content) for i, content in enumerate(texts)]
-        for name, (splits, end, options, normalizer) in styles.items():
-            tokenizer = Tokenizer(models.BPE(**options))
-            tokenizer.pre_tokenizer = splits
-            if normalizer:
-                tokenizer.normalizer = normalizer
-            tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(
-                vocab_size=1200, special_tokens=["<unk>", end], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-                show_progress=False))
-            tokenizer.add_tokens([AddedToken("<fim>", lstrip=name != "gpt2", rstrip=True, normalized=name == "qwen")])
-            if name == "llama3":
-                tokenizer.post_processor = processors.Sequence([
-                    processors.ByteLevel(trim_offsets=True), processors.TemplateProcessing(
-                        single="<unk> $A", pair="<unk> $A <unk> $B", special_tokens=[("<unk>", 0)])])
-            if name == "digits":
-                tokenizer.post_processor = processors.RobertaProcessing(("<fim>", tokenizer.token_to_id("<fim>")), ("<unk>", 0))
+    def code_points(self, count):
+        return self.assigned("".join(chr(self.random.randint(1, 0x2FFFF)) for _ in range(count)))
+
+
+def tokenizer_styles():
+    """{name: (pre_tokenizer, end of document, options of the model, normalizer)}: GPT-2's, BLOOM's, LLaMA-3's, Qwen's and variants."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    def split(expression, *more):
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), *(more or ("isolated",))),
+                                        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    llama = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+             r"\s+(?!\S)|\s+")
+    return {
+        "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), "<|endoftext|>", {}, None),
+        "space": (pre_tokenizers.ByteLevel(add_prefix_space=True), "<|endoftext|>", {}, None),
+        "bloom": (split(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "</s>", {}, None),
+        "llama3": (split(llama), "<|end_of_text|>", {"ignore_merges": True}, None),
+        "qwen": (split(llama.replace("{1,3}", "")), "<|endoftext|>", {}, normalizers.NFC()),
+        "removed": (split(llama, "removed", True), "<|endoftext|>", {}, None),
+        "digits": (pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                            pre_tokenizers.ByteLevel(add_prefix_space=False)]), "<|endoftext|>", {}, None),
+    }
+
+
+class ByteLevelBpeTest(DatasetCase):
+    """Ids equal those of the library `tokenizers`, over many scripts, marks, numbers, spaces and invalid UTF-8."""
+
+    def setUp(self):
+        super().setUp()
+        text = RandomText(5)
+        self.corpus = [text.words(1500), " the cat sat and the dog's hat wasn't 1999 2024" * 50]
+        body = text.words(4000) + text.code_points(3000)
+        broken = b"ok \xff\xfe \xe2\x82 cut \xf0\x9f\x98 \xed\xa0\x80 \xc0\xaf end\xe2" + text.random.randbytes(2000)
+        self.texts = [body.encode(), b"x<|endoftext|>y", b"   ", " \u0301a".encode(), b"a" * 2000 + b" b", b"'s", broken]
+        self.inputs = [self.write(f"{i}.txt", content) for i, content in enumerate(self.texts)]
+
+    def train_tokenizer(self, name):
+        """Returns (the tokenizer of that style, its end of document)."""
+        from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
+
+        pre_tokenizer, end, options, normalizer = tokenizer_styles()[name]
+        tokenizer = Tokenizer(models.BPE(**options))
+        tokenizer.pre_tokenizer = pre_tokenizer
+        if normalizer:
+            tokenizer.normalizer = normalizer
+        tokenizer.train_from_iterator(self.corpus, trainers.BpeTrainer(
+            vocab_size=1200, special_tokens=["<unk>", end], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False))
+        tokenizer.add_tokens([AddedToken("<fim>", lstrip=name != "gpt2", rstrip=True, normalized=name == "qwen")])
+        if name == "llama3":
+            tokenizer.post_processor = processors.Sequence([
+                processors.ByteLevel(trim_offsets=True), processors.TemplateProcessing(
+                    single="<unk> $A", pair="<unk> $A <unk> $B", special_tokens=[("<unk>", 0)])])
+        if name == "digits":
+            tokenizer.post_processor = processors.RobertaProcessing(("<fim>", tokenizer.token_to_id("<fim>")), ("<unk>", 0))
+        return tokenizer, end
+
+    def assert_same_ids(self, documents, tokenizer, name):
+        want = [tokenizer.encode(content.decode(errors="replace")).ids for content in self.texts]
+        self.assertEqual([document.tolist() for document in documents], want, name)
+
+    def test_tokenizer_json_of_each_style(self):
+        for name in tokenizer_styles():
+            tokenizer, end = self.train_tokenizer(name)
             os.mkdir(self.path(name))
             tokenizer.save(self.path(name + "/tokenizer.json"))
             with open(self.path(name + "/tokenizer_config.json"), "w") as file:
                 json.dump({"eos_token": end}, file)
-            facts, documents = self.data(*inputs, "--tokenizer", self.path(name), prefix="ids-" + name)
-            want = [tokenizer.encode(content.decode(errors="replace")).ids for content in texts]
-            self.assertEqual([document.tolist() for document in documents], want, name)
+            facts, documents = self.data(*self.inputs, "--tokenizer", self.path(name), prefix="ids-" + name)
+            self.assert_same_ids(documents, tokenizer, name)
             self.assertEqual((facts["before_each_document"], facts["behind_each_document"]),
                              {"llama3": ([0], []), "digits": ([0], [tokenizer.token_to_id("<fim>")])}.get(name, ([], [])))
             self.assertEqual((facts["vocab_size"], facts["eod"]), (tokenizer.get_vocab_size(), tokenizer.token_to_id(end)))
             self.assertTrue(os.path.exists(self.path(f"ids-{name}.tokenizer/tokenizer.json")))
-        tokenizer.model.save(self.path("."))  # vocab.json and merges.txt
+
+    def test_vocab_json_and_merges_txt(self):
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        self.train_tokenizer("digits")[0].model.save(self.path("."))
         files = [self.path("vocab.json"), self.path("merges.txt")]
-        _, documents = self.data(*inputs, "--vocab-file", files[0], "--merge-file", files[1], prefix="old")
+        _, documents = self.data(*self.inputs, "--vocab-file", files[0], "--merge-file", files[1], prefix="old")
         bare = Tokenizer(models.BPE.from_file(*files))
         bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        want = [bare.encode(content.decode(errors="replace")).ids for content in texts]
-        self.assertEqual([document.tolist() for document in documents], want)
-
-    def test_tensorboard_reads_the_event_files(self):
-        for _ in range(2):  # a second file in the same directory joins the first
-            subprocess.run([os.environ["DATA_PROBE"], "events", self.path("logs")], check=True)
-        self.assertEqual(len(os.listdir(self.path("logs"))), 2)
-        for name in os.listdir(self.path("logs")):
-            events = EventAccumulator(os.path.join(self.path("logs"), name))
-            events.Reload()
-            self.assertEqual(sorted(events.Tags()["scalars"]), ["learning rate", "lm loss"])
-            losses = events.Scalars("lm loss")
-            self.assertEqual([event.step for event in losses], list(range(1, 101)))
-            numpy.testing.assert_array_equal(
-                numpy.float32([event.value for event in losses]), numpy.float32(10) / numpy.arange(1, 101, dtype=numpy.float32)
-            )
-            self.assertGreater(losses[0].wall_time, 1.6e9)
+        self.assert_same_ids(documents, bare, "vocab.json")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a model computes comes through every format, or is refused by the name of what has no place there: transformers'
+"""A model's function is kept by every format, or refused by the name of the unsupported field: transformers'
 models through Megatron's formats and through `cairn train`, megatron-core's into transformers, judged by their logits.
 One process for all, for importing the programs is most of the time."""
 
@@ -133,7 +133,7 @@ class OnCpu(TorchFunctionMode):
 
 
 def core_model(args):
-    """As Megatron-LM's model provider makes it of its arguments."""
+    """The model that Megatron-LM's model provider makes from its arguments."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
@@ -159,7 +159,7 @@ def core_model(args):
 
 
 def hybrid_model(positions, vocabulary):
-    """Of Megatron-Core's own layers, which need no Transformer Engine."""
+    """Made of Megatron-Core's own layers, which need no Transformer Engine."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.hybrid import hybrid_block
     from megatron.core.models.hybrid.hybrid_model import HybridModel
@@ -210,7 +210,7 @@ class FunctionTest(Case):
                     self.assertEqual(logits(back, self.ids)[0], family)
                     self.assertTrue(torch.equal(logits(back, self.ids)[1], wanted))
 
-    def test_what_cannot_be_trained_is_named(self):
+    def test_untrainable_models_are_named(self):
         batches = ["--mock-data", "--seq-length", 64, "--threads", 1, "--train-iters", 1]
         for number, (config, flags, says) in enumerate((
                 (GPT2Config(**GPT2), ["--num-attention-heads", 8], "num_attention_heads would be 8, but is 4 in the checkpoint"),
@@ -222,8 +222,8 @@ class FunctionTest(Case):
             cairn("convert", source, native, "--to", "native")
             self.refused(says, "train", *batches, *flags, "--load", native, "--finetune")
 
-    def test_losses_of_two_checkpoints(self):
-        """verify --loss: the loss is transformers', equal for what is the same model, and another where a head is elsewhere."""
+    def test_compares_the_losses_of_two_checkpoints(self):
+        """verify --loss: the loss equals transformers', is equal for equal models, and differs if a head is elsewhere."""
         source, native, wide, ids, text = (self.path(name) for name in ("source", "native", "wide", "ids.txt", "text.txt"))
         os.mkdir(self.path("scratch"))
         model = make(GPT2Config(**GPT2))
@@ -292,7 +292,7 @@ class FunctionTest(Case):
         self.assertEqual(os.listdir(self.path("scratch")), [])
         return told
 
-    def test_stated_type_stays(self):
+    def test_the_stated_type_is_kept(self):
         source, back = self.path("source"), self.path("back")
         make(GPT2Config(**GPT2)).save_pretrained(source)
         config = json.load(open(source + "/config.json")) | {"dtype": "bfloat16"}
@@ -303,7 +303,7 @@ class FunctionTest(Case):
         cairn("strip", self.path("native"), self.path("cast"), "--dtype", "fp16")
         self.assertEqual(AutoModelForCausalLM.from_pretrained(self.path("cast"), dtype="auto").dtype, torch.float16)
 
-    def test_of_megatron_core(self):
+    def test_through_megatron_core(self):
         if not hasattr(numpy, "product"):  # asked for by megatron-core before 0.15
             numpy.product = numpy.prod
         from megatron.core import parallel_state
@@ -364,7 +364,7 @@ class FunctionTest(Case):
                 self.check_strict_load(TO_MEGATRON[name][0], name)
 
     def check_hybrid(self, ids, args):
-        """One of attention and MLP by turns is a GPT of half as many layers; others are refused."""
+        """A hybrid that alternates attention and MLP is a GPT of half as many layers; others are refused."""
         from megatron.core import dist_checkpointing
         positions = ids.shape[1]
         with OnCpu():
@@ -393,7 +393,7 @@ class FunctionTest(Case):
         cairn("inspect", dist, "--from", "dcp")
 
     def check_allowing(self, fork):
-        """All arguments that nobody knows are named at once, with the flag that takes them; of a step, too."""
+        """All unknown arguments are named together, with the flag that accepts them; for a step, too."""
         cairn("convert", fork, self.path("fork-native"), "--to", "native")
         for number, source in enumerate((fork, self.path("fork-native"))):
             out = self.path(f"allowed{number}")
@@ -406,7 +406,7 @@ class FunctionTest(Case):
                 self.assertRegex(history, f"import: {name} was left out .*--allow")
 
     def check_strict_load(self, config, name):
-        """Models that the arguments in the files ask for take every tensor and miss none, in both forms."""
+        """Models built from the arguments in the files accept every tensor and miss none, in both forms."""
         from megatron.core import dist_checkpointing
         from megatron.core.dist_checkpointing.validation import StrictHandling
         source = self.path(name)

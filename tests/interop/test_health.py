@@ -50,7 +50,7 @@ class Diverged(Case):
         self.assertIn("resumed from %s" % steps(self.run_dir)[numbers(self.run_dir).index(6)], self.output)
         self.assertEqual(health(self.run_dir, 10)["bad_iterations"], 0)
 
-    def test_the_step_before_the_first_bad_iteration_is_not_resumed_from_for_ever(self):
+    def test_does_not_resume_from_the_same_step_for_ever(self):
         # Saved at iteration 7, whose loss was still good; nothing is saved after it.
         self.diverge("--save-interval", "7", "--max-bad-iterations", "3", status=1)
         self.assertEqual(numbers(self.run_dir), [2, 4, 6, 7])
@@ -59,7 +59,7 @@ class Diverged(Case):
         self.assertEqual(min(self.resume()), 7)
         self.assertIn("step-00000007: unhealthy (3 iterations after it were bad)", self.output)
 
-    def test_insisting_resumes_from_the_newest(self):
+    def test_resume_newest_takes_an_unhealthy_step(self):
         self.diverge("--max-bad-iterations", "5", status=1)
         newest = numbers(self.run_dir)[-1]
         self.assertGreater(newest, 6)
@@ -79,7 +79,7 @@ class Diverged(Case):
 
 
 class LossScale(Case):
-    def test_its_search_is_not_bad(self):
+    def test_its_search_is_not_unhealthy(self):
         run = self.path("run")
         losses = self.train("fp16", ONE, "--fp16", "--initial-loss-scale", "1.7e38", "--hysteresis", "1", "--train-iters",
                             "12", "--save", run, "--save-interval", "6", "--max-bad-iterations", "2")
@@ -101,7 +101,7 @@ class Start(Case):
         for other in ("empty", "missing"):
             self.train(other, ONE, "--train-iters", "2", "--save", self.path("run"), "--load", self.path(other), status=2)
 
-    def test_steps_that_are_gone_are_not_forgotten(self):
+    def test_missing_steps_are_an_error(self):
         run = self.path("run")
         flags = ["--bf16", "--save", run, "--save-interval", "2", "--train-iters"]
         self.train("first", ONE, *flags, "4")

@@ -1,4 +1,4 @@
-"""Models that the real transformers saves, through native steps of other topologies, and back: the same bits.
+"""Models saved by the real transformers, through native steps of other topologies, and back: the same bits.
 
 Sizes are awkward on purpose: an odd vocabulary, six heads in groups of two or three, a head size of its own, layers
 that stages do not divide.
@@ -96,7 +96,7 @@ class HuggingFaceTest(CliTest):
             self.assertTrue(torch.equal(bits(a[name]), bits(b[name])), name)
 
     def check_config(self, a, b):
-        """Every field of the original comes back, and transformers reads the same configuration."""
+        """Every field of the original is restored, and transformers reads the same configuration."""
         a_json, b_json = (json.loads((d / "config.json").read_text()) for d in (a, b))
         self.assertEqual(a_json, {key: b_json.get(key, "missing") for key in a_json})
         a_config, b_config = (transformers.AutoConfig.from_pretrained(d).to_dict() for d in (a, b))
@@ -120,7 +120,7 @@ class HuggingFaceTest(CliTest):
     def test_phi3_names_its_attention_fused(self):
         self.assertIn("model.layers.0.self_attn.qkv_proj.weight", make(MODELS["phi3"][0]).state_dict())
 
-    def test_family_that_the_documentation_adds(self):
+    def test_the_family_added_in_the_documentation(self):
         page = (pathlib.Path(__file__).parents[2] / "docs" / "adding-a-family.md").read_text()
         families = self.dir / "families"
         families.mkdir()
@@ -139,7 +139,7 @@ class HuggingFaceTest(CliTest):
             self.check_config(source, self.dir / back)
             self.assertTrue(torch.equal(logits(source), logits(self.dir / back)))
 
-    def test_shards_both_ways(self):
+    def test_reads_and_writes_shards(self):
         source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
         self.assertGreater(len(list(source.glob("*.safetensors"))), 2)
         self.check_seal(source)
@@ -156,7 +156,7 @@ class HuggingFaceTest(CliTest):
             self.assertEqual(path.read_bytes(), (self.dir / "again" / path.name).read_bytes(), path.name)
 
     def check_seal(self, source):
-        """transformers loads a sealed model as before; a shard that is cut short is not sealed."""
+        """transformers loads a sealed model as before; a truncated shard is not sealed."""
         self.cairn("seal", source, "--settle", 0, says=["each as long as its header says", "every element covered once"])
         self.cairn("verify", source, says="every byte against the seal")
         shard = sorted(source.glob("model-*.safetensors"))[0]
@@ -167,7 +167,7 @@ class HuggingFaceTest(CliTest):
         shard.write_bytes(whole)
         self.assertEqual(logits(source).dtype, torch.float32)
 
-    def test_sixteen_bits_stay_and_casts_are_those_of_torch(self):
+    def test_sixteen_bits_stay_and_casts_match_torch(self):
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
             with self.subTest(dtype):
                 for name in ("native", "other", "back", "cast", "kept", "mixed", "mixed-back"):
@@ -219,7 +219,7 @@ class HuggingFaceTest(CliTest):
         self.assertEqual({key: written[key] for key in config}, config)
         self.assertTrue(torch.equal(logits(source), logits(back)))
 
-    def test_tied_copies_that_differ(self):
+    def test_differing_tied_copies_are_refused(self):
         source = self.save("source", make(MODELS["qwen2"][0]))
         weights = tensors(source) | {"lm_head.weight": torch.zeros(61, 24)}
         save_file(weights, source / "model.safetensors", {"format": "pt"})
@@ -235,7 +235,7 @@ class HuggingFaceTest(CliTest):
         (step,) = (self.dir / run).glob("step-*")
         return " ".join(json.loads((step / "manifest.json").read_text())["history"])
 
-    def test_what_does_not_fit_is_named(self):
+    def test_mismatches_are_named(self):
         source = self.save("source", make(MODELS["llama"][0]))
         whole = tensors(source)
         config = json.loads((source / "config.json").read_text())
@@ -282,7 +282,7 @@ class HuggingFaceTest(CliTest):
             for key, value in model.state_dict().items():
                 self.assertTrue(torch.equal(half.state_dict()[key], value.bfloat16()), key)
 
-    def test_all_templates_of_a_chat_come_along(self):
+    def test_all_chat_templates_are_copied(self):
         source = self.save("source", make(MODELS["llama"][0]))
         from tokenizers import Tokenizer, models
         templates = {"default": "D", "rag": "R", "tool_use": "T"}
@@ -293,7 +293,7 @@ class HuggingFaceTest(CliTest):
         self.cairn("convert", "native", "back", "--to", "hf")
         self.assertEqual(transformers.AutoTokenizer.from_pretrained(self.dir / "back").chat_template, templates)
 
-    def test_indices_that_lie(self):
+    def test_inconsistent_indices_are_refused(self):
         source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
         path = source / "model.safetensors.index.json"
         index = json.loads(path.read_text())
@@ -356,7 +356,7 @@ class HuggingFaceTest(CliTest):
                 self.assertTrue(torch.equal(bits(tensor), bits(weights[name])), name)
             subprocess.run(["rm", "-rf", self.dir / "native", self.dir / "back"], check=True)
 
-    def test_canonical_names_read_back(self):
+    def test_canonical_names_round_trip(self):
         source = self.save("source", make(MODELS["phi3"][0]))
         self.cairn("strip", source, "canonical", "--format", "safetensors", "--dtype", "fp32", "--max-shard-size", "6KB")
         self.assertEqual(self.json("fingerprint", source), self.json("fingerprint", "canonical"))
@@ -365,7 +365,7 @@ class HuggingFaceTest(CliTest):
         self.check_equal(source, self.dir / "back")
         self.check_config(source, self.dir / "back")
 
-    def test_tokenizer_files_come_along(self):
+    def test_tokenizer_files_are_copied(self):
         source = self.save("source", make(MODELS["gpt2"][0]))
         names = {"tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja",
                  "additional_chat_templates/rag.jinja", "LICENSE"}
@@ -382,7 +382,7 @@ class HuggingFaceTest(CliTest):
         self.cairn("strip", "virtual", "half", "--format", "native", "--dtype", "bf16")
         self.cairn("verify", "virtual")
         self.cairn("convert", "virtual", "of-virtual", "--to", "hf")
-        for run in ("wide", "half"):  # the step alone, without its run
+        for run in ("wide", "half"):  # only the step, without its run
             self.cairn("archive", "run", f"{run}/step-00000000", "--store", "store")
             self.cairn("archive", "restore", f"store:{run}@0", f"back-{run}/step-00000000")
             self.cairn("verify", f"back-{run}/step-00000000")
@@ -407,7 +407,7 @@ class HuggingFaceTest(CliTest):
             self.check_sums(self.dir / directory)
         self.cairn("convert", "native", "no", "--to", "hf", "--tokenizer", self.dir / "native", code=2, says="no tokenizer files")
 
-    def test_the_same_run_however_it_is_stored(self):
+    def test_the_run_id_does_not_depend_on_the_storage(self):
         model = make(MODELS["llama"][0])
         runs = set()
         for name, options in (("a", {}), ("b", {"max_shard_size": "9KB"})):

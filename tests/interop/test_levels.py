@@ -1,4 +1,4 @@
-"""Node-local checkpoints: each rank has a directory of its own, as if on a node of its own, and loses it."""
+"""Node-local checkpoints: each rank has its own directory, as if on its own node, and loses it."""
 
 import glob
 import os
@@ -57,12 +57,12 @@ class Levels(Case):
         return newest
 
     def resume(self, first, *flags, more=4):
-        """Goes on to `first` + more iterations; returns the losses."""
+        """Continues to `first` + more iterations; returns the losses."""
         return self.train("resumed", MESH, "--bf16", *self.flags(*flags), "--train-iters", "100000",
                           "--exit-interval", str(first + more - 1))
 
     def expect_continuation(self, before, after, step):
-        """`after` goes on from `step`, with the losses that the unbroken training has."""
+        """`after` continues from `step`, with the losses of the unbroken training."""
         self.assertEqual(min(after), step + 1)
         common = sorted(set(before) & set(after))
         unbroken = self.train("unbroken", MESH, "--bf16", "--train-iters", "100000", "--exit-interval", str(max(after)))
@@ -102,10 +102,10 @@ class Levels(Case):
     def test_reed_solomon_rebuilds_two(self):
         self.lose_and_rebuild("rs:4,2", [1, 3])
 
-    def test_groups_lose_one_each(self):
+    def test_each_group_may_lose_one(self):
         self.lose_and_rebuild("xor:2", [1, 2])
 
-    def test_one_too_many_falls_back_to_the_durable_step(self):
+    def test_too_many_losses_fall_back_to_the_durable_step(self):
         before = self.crash("--redundancy", "xor:4", after=8)
         durable = self.numbers()[-1]
         for rank in (0, 3):
@@ -154,7 +154,7 @@ class Levels(Case):
         for i in after:
             self.assertAlmostEqual(float(after[i]) / float(unbroken[i]), 1, delta=1e-5)
 
-    def test_the_drain_makes_whole_steps_and_both_levels_keep_their_number(self):
+    def test_the_drain_completes_steps_and_both_levels_retain(self):
         self.train("run", MESH, "--bf16", *self.flags("--redundancy", "xor:4"), "--train-iters", "15")
         self.train("plain", MESH, "--bf16", "--train-iters", "15", "--save-interval", "6", "--save", self.path("plain"))
         self.assertEqual(self.numbers(), [6, 12, 15])
@@ -196,7 +196,7 @@ class Levels(Case):
         self.assertIn("no local checkpoints", self.output)
         self.assertEqual(self.numbers(), [6, 7])
 
-    def test_a_copied_run_leaves_the_local_steps_of_the_first_alone(self):
+    def test_a_copied_run_does_not_touch_the_originals_local_steps(self):
         def train(run, until, *more):
             flags = ["--save", self.path(run), "--save-local", self.path("local"), "--save-local-interval", "2"]
             self.train(run, (1, 1, 1), *flags, "--train-iters", "100000", "--exit-interval", str(until), *more)
@@ -227,7 +227,7 @@ class Levels(Case):
         self.assertEqual(self.numbers()[-1], self.local_numbers(0)[-1])
         cairn("verify", steps(self.path("run"))[-1])
 
-    def test_flags_that_do_not_fit_are_refused(self):
+    def test_contradicting_flags_are_refused(self):
         for flags, message in [(["--save-local", "x"], "--save-local needs --save"),
                                (["--save", "x", "--redundancy", "xor:4"], "need --save-local"),
                                (["--save", "x", "--save-local", "y", "--redundancy", "raid:5"], "must be xor:K or rs:K,M")]:

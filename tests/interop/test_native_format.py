@@ -1,4 +1,4 @@
-"""A second reader of the native format, written from ckpt/FORMAT.md alone; and h5py on index.h5.
+"""A second reader of the native format, written only from ckpt/FORMAT.md; and h5py on index.h5.
 
 Both read a step made by make_step and must agree with each other, digest by digest; plain, and compressed, where h5py
 decodes through the filters of hdf5plugin and the second reader through zstd's own library.
@@ -114,7 +114,7 @@ def piece_seed(manifest, tensor, box, span):
 
 
 def join(low, weight, exceptions):
-    """A master of its low halves and its weight."""
+    """A master, joined from its low halves and its weight."""
     low = np.frombuffer(low, np.uint16)
     high = weight - (low > 0x8000).astype(np.uint16)
     for index, half in exceptions:
@@ -123,7 +123,7 @@ def join(low, weight, exceptions):
 
 
 def derive(master, exceptions):
-    """Weights of their masters."""
+    """Weights, derived from their masters."""
     with np.errstate(over="ignore"):
         weight = master.view(np.float32).astype(np.float16).view(np.uint16)
     nan = np.isnan(master.view(np.float32))
@@ -252,7 +252,7 @@ class NativeFormat:
                     theirs = dataset[...].astype(ours.dtype).reshape(-1)
                     np.testing.assert_array_equal(theirs, ours)
 
-    def test_h5py_sees_model_and_state(self):
+    def test_h5py_reads_model_and_state(self):
         manifest = self.manifest()
         with h5py.File(os.path.join(self.step, "index.h5")) as index:
             self.assertEqual(index["model"].attrs["num_layers"], manifest["model"]["num_layers"])
@@ -262,7 +262,7 @@ class NativeFormat:
 
 
 class PlainShards(NativeFormat, unittest.TestCase):
-    def test_h5py_sees_the_shards_own_datasets(self):
+    def test_h5py_reads_the_datasets_of_a_shard(self):
         with h5py.File(os.path.join(self.step, "shard-00000.h5")) as shard:
             tensors, files, pieces = decode_catalog(shard["/cairn/catalog"][...].tobytes())
             self.assertEqual(files, ["shard-00000.h5"])
@@ -293,7 +293,7 @@ class PackedShards(NativeFormat, unittest.TestCase):
                 self.assertEqual([filters.get_filter(i)[0] for i in range(filters.get_nfilters())], [2, 32015])
                 self.assertEqual(dataset.size % dataset.chunks[0], 0)
 
-    def test_the_verbs_take_it(self):
+    def test_the_verbs_read_it(self):
         cairn("verify", self.step)
         cairn("reshape", self.step, self.temp.name + "/wide", "--tp", "1", "--dp", "4")
         (wide,) = glob.glob(self.temp.name + "/wide/step-*")
@@ -318,7 +318,7 @@ class SplitMasters(PackedShards):
         low = index["/master_low/" + name][...].reshape(-1).view(np.uint16)
         np.testing.assert_array_equal(low, raw.reshape(-1).view(np.uint32) & 0xffff)
 
-    def test_they_are_joined(self):
+    def test_masters_are_joined(self):
         self.tensors_from_pieces()
         self.assertGreater(self.joined, 50)
         self.assertGreater(self.exceptions, 0)
@@ -329,7 +329,7 @@ class SplitMasters(PackedShards):
             with open(os.path.join(one, name), "rb") as a, open(os.path.join(other, name), "rb") as b:
                 self.assertTrue(a.read() == b.read(), name)
 
-    def test_what_becomes_of_it_is_what_becomes_of_the_step_stored_whole(self):
+    def test_conversions_match_the_plain_step(self):
         run, whole = self.temp.name + "/run", self.temp.name + "/whole"
         subprocess.run([os.environ["CAIRN_MAKE_STEP"], whole, *self.whole], check=True)
         cairn("diff", run, whole)
@@ -341,7 +341,7 @@ class SplitMasters(PackedShards):
             self.same_files(source + "-tp1/step-00000100", whole + "-tp1/step-00000100")
             self.same_files(source + "-hf", whole + "-hf")
 
-    def test_the_archive_gives_it_back(self):
+    def test_the_archive_restores_it(self):
         store, back = self.temp.name + "/store", self.temp.name + "/back"
         cairn("archive", "run", self.step, "--store", store, "--pack")
         cairn("archive", "restore", store + ":run@100", back)
@@ -349,7 +349,7 @@ class SplitMasters(PackedShards):
 
 
 class DerivedWeights(SplitMasters):
-    """The same with fp16 weights that are not stored, one of them not quite its master rounded."""
+    """The same with fp16 weights that are not stored, one of which differs from its rounded master."""
 
     whole = SplitMasters.whole + ["--dtype", "fp16"]
     flags = whole + ["--packed", "--split-master"]

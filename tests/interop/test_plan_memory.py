@@ -1,4 +1,4 @@
-"""The planner's memory of `cairn train` against what the trainer's tensors really take, on the CPU.
+"""The planner's memory of `cairn train` against the real memory of the trainer's tensors, on the CPU.
 
 The peak is counted by tests/support/tensor_peak.cc, preloaded into each rank: every block of libtorch's allocator.
 Run as a program with CAIRN_LONG=1 it tries more shapes. Prints what it compared.
@@ -55,7 +55,7 @@ def flags(case, separate):
              "vocab-size": "vocab", "micro-batch-size": "mbs", "global-batch-size": "gbs",
              "tensor-model-parallel-size": "tp", "pipeline-model-parallel-size": "pp", "zero-stage": "zero"}
     line = [x for name, key in model.items() for x in (f"--{name}", str(case[key]))]
-    if "llama" in case:  # so many groups of heads
+    if "llama" in case:  # the number of groups of heads
         line += ["--swiglu", "--ffn-hidden-size", str(case["ffn"]), "--num-query-groups", str(case["llama"])]
         line += LLAMA if separate else []
     if separate and case["recompute"] == "full":

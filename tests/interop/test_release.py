@@ -35,10 +35,10 @@ class Release(Case):
         self.assertGreater(theirs.std().item(), 1e-2)
         self.assertLess((ours - theirs).abs().max().item(), 1e-4)
 
-    def test_logits_of_a_tied_model_equal_those_of_transformers(self):
+    def test_logits_of_a_tied_model_equal_transformers(self):
         self.check_logits()
 
-    def test_logits_of_an_untied_model_equal_those_of_transformers(self):
+    def test_logits_of_an_untied_model_equal_transformers(self):
         self.check_logits("--untie-embeddings-and-output-weights")
 
     def test_fp16_release_is_the_fp32_master_rounded(self):

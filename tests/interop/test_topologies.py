@@ -75,7 +75,7 @@ class Topologies(unittest.TestCase):
             self.check(2, 2, 2, zero)
             self.check(2, 2, 2, zero, flags=("--checkpoint-activations",))
 
-    def test_a_training_changes_its_stage_of_zero_at_each_resume(self):
+    def test_the_zero_stage_may_change_at_each_resume(self):
         small = ("--stage3-param-persistence-threshold", "100", "--stage3-max-reuse-distance", "0",
                  "--stage3-prefetch-bucket-size", "60000", "--reduce-bucket-size", "30000")
         tiles = ("--memory-centric-tiled-linear", "--tile-factor", "4")
@@ -90,7 +90,7 @@ class Topologies(unittest.TestCase):
             cairn("verify", directory)
         self.assert_equal_training(rows)
 
-    def test_recomputation_alone_changes_no_bit(self):
+    def test_recomputation_changes_no_bit(self):
         rows = train((1, 1, 1), "--train-iters", str(STEPS), "--checkpoint-activations")
         self.assertEqual([row["loss"] for row in rows], [row["loss"] for row in self.reference])
 
@@ -102,7 +102,7 @@ class Topologies(unittest.TestCase):
 
 
 class Schedules(Case):
-    """Of two stages with two layers each; 8 micro-batches a step."""
+    """Two stages with two layers each; 8 micro-batches per step."""
 
     model = [*MODEL, "--num-layers", "4", "--train-iters", "6"]
     dropout = ["--hidden-dropout", "0.1", "--attention-dropout", "0.1"]
@@ -130,7 +130,7 @@ class Schedules(Case):
         self.assertEqual(self.losses("shares", "--scatter-gather-tensors-in-pipeline", *flags, mesh=(2, 2, 1)),
                          self.losses("whole", *flags, mesh=(2, 2, 1)))
 
-    def test_an_interleaved_training_resumes_as_itself_and_as_a_plain_one(self):
+    def test_an_interleaved_training_resumes_interleaved_and_plain(self):
         wanted = self.losses("plain")
         whole = self.losses("whole", *self.interleaved, "--save", self.path("run"), "--save-interval", "3")
         self.assert_close(whole, wanted)
@@ -170,7 +170,7 @@ class BadInput(unittest.TestCase):
     def refused(self, mesh, *flags):
         return cairn("train", *topology(*mesh), *MODEL, "--train-iters", "1", *flags, status=2).stderr
 
-    def test_sizes_that_do_not_fit_are_named(self):
+    def test_inconsistent_sizes_are_named(self):
         self.assertIn("4 attention heads are not a multiple of TP=3", self.refused((3, 1, 1)))
         self.assertIn("3 layers are fewer than PP=4", self.refused((1, 4, 1)))
         self.assertIn("--global-batch-size 8 is not a multiple of --micro-batch-size 1 * DP=3", self.refused((1, 1, 3)))

@@ -28,7 +28,7 @@ DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "
 
 
 class Dump:
-    """What cairn reads of a checkpoint: {(name, role): tensor}, and its facts."""
+    """Cairn's reading of a checkpoint: {(name, role): tensor}, and its facts."""
 
     def __init__(self, path, *flags):
         done = subprocess.run([os.environ["SOURCE_DUMP"], path, path + ".dump", *flags], capture_output=True, text=True)
@@ -47,7 +47,7 @@ class Dump:
 
 
 def leaves(value, path=()):
-    """(path, value) of what lies below dicts and lists."""
+    """(path, value) of the leaves of dicts and lists."""
     if isinstance(value, (dict, list)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(item, (*path, key))
@@ -119,7 +119,7 @@ class TorchFilesTest(Case):
         else:
             self.assertEqual(read, value)
 
-    def test_random_objects_read_as_they_were_saved(self):
+    def test_random_objects_round_trip(self):
         for seed in range(60):
             rng = random.Random(seed)
             value = {f"entry{i}": random_value(rng, 4) for i in range(8)}
@@ -130,7 +130,7 @@ class TorchFilesTest(Case):
             with self.subTest(seed=seed), open(path, "rb") as file:
                 self.check(value, read["tree"], bytearray(file.read()))
 
-    def test_an_optimizer_beside_the_weights_is_stripped(self):
+    def test_an_optimizer_next_to_the_weights_is_stripped(self):
         model = torch.nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(model.parameters())
         model(torch.ones(1, 3)).sum().backward()
@@ -146,7 +146,7 @@ class TorchFilesTest(Case):
         self.check_optimizer("lightning.ckpt", "optimizer_states.0")
 
     def check_optimizer(self, name, path):
-        """Its tensors are told apart from the weights, and each target keeps them or names them."""
+        """Its tensors are distinguished from the weights, and each target keeps them or names them."""
         states = sorted(f"{path}.state.{i}.{state}" for i in range(2) for state in ("exp_avg", "exp_avg_sq", "step"))
         told = json.loads(cairn("convert", self.path(name), self.path(name + "-w"), "--to", "safetensors", "--json").stdout)
         self.assertEqual({part: row["count"] for part, row in told["account"]["parts"].items()}, {"weight": 2, "optimizer": 6})
@@ -169,8 +169,8 @@ class TorchFilesTest(Case):
             for name, value in state.items():
                 self.assertTrue(same_bits(dump.tensors[name, "weight"], value), name)
 
-    def test_elements_that_are_not_understood_are_an_error(self):
-        """Beside a plain tensor; each would be missing from the result, or mean something else there."""
+    def test_unknown_element_types_are_an_error(self):
+        """Next to a plain tensor; each would be missing from the result, or mean something else there."""
         plain = torch.ones(2)
         complex_values = torch.randn(4, dtype=torch.cfloat)
         for name, value in {
@@ -251,8 +251,8 @@ class TorchFilesTest(Case):
             self.assertIn(done.returncode, (0, 2), done.stderr)
 
 
-class OwnNamesTest(Case):
-    def test_safetensors_of_a_model_that_nobody_knows(self):
+class UnknownModelsTest(Case):
+    def test_safetensors_of_an_unknown_model(self):
         tensors = {"base_model.model.q.lora_A.weight": torch.randn(4, 8), "mask": torch.tensor([True, False]),
                    "count": torch.tensor(3), "empty": torch.zeros(0, 2), "half": torch.randn(3, 5).bfloat16()}
         for directory, name in (("adapter", "adapter_model.safetensors"), ("mamba9", "model.safetensors")):
@@ -313,7 +313,7 @@ class OwnNamesTest(Case):
             self.assertIn("convert_neox_to_hf.py", refused)
 
     def test_the_only_file_of_a_directory(self):
-        """verl's of a world of one rank, and a model.pth."""
+        """A checkpoint of verl from one rank, and a model.pth."""
         tensors = {"model.w": torch.randn(3, 5), "lm_head.weight": torch.randn(4).bfloat16()}
         os.makedirs(self.path("global_step_5", "actor", "huggingface"))
         os.mkdir(self.path("lit"))
@@ -349,8 +349,8 @@ def llama():
     return {name + ".weight": torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
-class BesideTheWeightsTest(Case):
-    """Values beside the weights stop no conversion, and none is lost without its name."""
+class OtherValuesTest(Case):
+    """Values besides the weights stop no conversion, and none is lost without being named."""
 
     def setUp(self):
         super().setUp()
@@ -359,7 +359,7 @@ class BesideTheWeightsTest(Case):
             json.dump(LLAMA, file)
 
     def strip_file(self, name, *flags):
-        """The weights that are published of a file, and the names of what is left behind."""
+        """The published weights of a file, and the names of the values left behind."""
         done = cairn("strip", self.path(name), self.path(name + "-out"), "--dtype", "fp32", "--config", self.path("config.json"), "--json", *flags)
         from safetensors.torch import load_file
         found = load_file(self.path(name + "-out", "model.safetensors"))
@@ -379,20 +379,20 @@ class BesideTheWeightsTest(Case):
                           for i, v in enumerate(self.weights.values())},
                 "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.95), "params": list(range(len(self.weights)))}]}
 
-    def test_scalars_and_the_optimizer_beside_a_compiled_model(self):
+    def test_scalars_and_the_optimizer_of_a_compiled_model(self):
         for prefix in ("_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
             torch.save({"model": {prefix + k: v for k, v in self.weights.items()}, "optimizer": self.adam(), "iter_num": 2000,
                         "best_val_loss": torch.tensor(3.2), "config": {"out_dir": "out"}, "model_args": {"n_layer": 1}}, self.path("c.pt"))
             left = self.strip_file("c.pt")
             self.assertLessEqual({"best_val_loss/training", "config", "model_args"}, set(left))
-        # A tensor that has no place is named first, and not behind those of the optimizer.
+        # A tensor that has no place is named first, before those of the optimizer.
         torch.save({"model": self.weights | {"odd": torch.ones(3)}, "optimizer": self.adam()}, self.path("odd.pt"))
         told = cairn("strip", self.path("odd.pt"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
         self.assertIn("1 tensors have no place in the model", told)
         self.assertIn("model.odd", told)
         self.strip_file("odd.pt", "--allow", "model.odd")
 
-    def test_arrays_and_objects_beside_the_model(self):
+    def test_arrays_and_objects_next_to_the_model(self):
         rng = np.random.RandomState(3).get_state()
         torch.save({"model": self.weights, "epoch": np.int64(3), "hist": np.arange(5, dtype=np.int32), "rng": rng,
                     "names": np.array(["a", "bb"]), "obj": np.array([1, None], dtype=object), "best": np.float32(0.25)}, self.path("n.pt"))
@@ -422,7 +422,7 @@ class BesideTheWeightsTest(Case):
         self.assertIn("hyper_parameters", left)
         self.assertTrue(any("best_model_score" in name for name in left))
 
-    def test_one_ranks_part_is_said_to_be_one(self):
+    def test_a_file_of_one_rank_is_noted(self):
         from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
         torch.distributed.init_process_group("gloo", init_method="file://" + self.path("store"), rank=0, world_size=1)
         try:
@@ -450,7 +450,7 @@ class BesideTheWeightsTest(Case):
             self.assertIn("set tie_word_embeddings to false in that file, or leave the copy out with --allow 'lm_head.weight'", told)
             cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), "--allow", "lm_head.weight")
 
-    def test_a_long_name_goes_into_every_format(self):
+    def test_a_long_name_fits_every_format(self):
         name = "w" * 65535
         torch.save({name: torch.ones(3)}, self.path("long.pt"))
         for target in ("native", "dcp", "safetensors"):
@@ -464,9 +464,9 @@ class BesideTheWeightsTest(Case):
 
 
 class TypesWithoutArithmeticTest(Case):
-    """Scales and numbers of quantized blocks keep their bits; nobody casts them."""
+    """Scales and numbers of quantized blocks keep their bits and are never cast."""
 
-    def test_from_safetensors_through_every_format_and_back(self):
+    def test_round_trip_through_every_format(self):
         from safetensors.torch import load_file
         bits = torch.arange(64, dtype=torch.uint8).reshape(8, 8)
         saved = {"experts.0.w": bits.view(torch.float4_e2m1fn_x2), "norm.weight": torch.randn(8).bfloat16(),
@@ -500,7 +500,7 @@ class TypesWithoutArithmeticTest(Case):
 
 
 class DcpTest(Case):
-    def test_chunks_of_any_world(self):
+    def test_chunks_of_any_number_of_ranks(self):
         subprocess.run([sys.executable, os.path.join(HERE, "dcp_writer.py"), self.dir], check=True, timeout=500,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         fingerprints = {"nested": set(), "flat": set()}
@@ -546,7 +546,7 @@ class DcpTest(Case):
         optimizer.step()
         return get_state_dict(model, optimizer, options=StateDictOptions(**options))
 
-    def test_a_state_dict_gets_its_form_back(self):
+    def test_a_state_dict_keeps_its_structure(self):
         """Flattened or not, under whatever keys: the program that saved it loads what cairn wrote, also through a step."""
         import torch.distributed.checkpoint as dcp
         for i, (flat, wrap) in enumerate((flat, wrap) for flat in (True, False) for wrap in (
@@ -566,7 +566,7 @@ class DcpTest(Case):
                     self.assertTrue(torch.equal(a, b) if torch.is_tensor(b) else a == b, (flat, path, a, b))
 
     def test_values_of_neither_model_nor_optimizer_are_carried(self):
-        """As they are: what torch loads of the result is what it saved, also through a step, and again."""
+        """Unchanged: torch loads from the result what it saved, also through a step, and again."""
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
         rates = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=torch.tensor(0.25), capturable=True).state_dict()["param_groups"]
@@ -596,7 +596,7 @@ class DcpTest(Case):
                     self.assertEqual(str(found[path]), str(value), (out, path))
             cairn("verify", self.path(out))
             self.assertIn("no difference", cairn("diff", self.path("src"), self.path(out)).stdout)
-        # Other formats have no place for them, and say so.
+        # Other formats have no place for them, and report it.
         done = cairn("strip", self.path("native"), self.path("release"), "--format", "safetensors", "--json")
         left = set(json.loads(done.stdout)["left_behind"])
         self.assertLessEqual({"train_state.step/training", "lr_scheduler.last_epoch/pickle", "dataloader.dp_rank_0/pickle"}, left)
@@ -604,7 +604,7 @@ class DcpTest(Case):
         cairn("convert", self.path("src"), self.path("without"), "--to", "dcp", "--allow", "dataloader.*")
         self.assertNotIn("dataloader.dp_rank_0", [name for name, _ in Dump(self.path("without")).tensors])
 
-    def test_a_buffer_of_a_type_that_is_not_held_can_be_left_out(self):
+    def test_a_buffer_of_an_unsupported_type_can_be_left_out(self):
         import torch.distributed.checkpoint as dcp
         dcp.save({"w": torch.ones(3, 2), "freqs_cis": torch.ones(3, dtype=torch.complex64)}, checkpoint_id=self.path("src"), no_dist=True)
         self.assertIn("--allow 'freqs_cis' leaves it out", cairn("verify", self.path("src"), status=2).stderr)
@@ -636,7 +636,7 @@ class DcpTest(Case):
         os.rename(self.path("away"), self.path("flat2", "__1_0.distcp"))
 
     def check_others(self):
-        """States of other optimizers are states, and no weights; what belongs to neither is kept by name or said."""
+        """States of other optimizers are states, not weights; other values are kept by name or reported."""
         for name, roles in {"SGD": ["momentum_buffer"], "NAdam": ["exp_avg", "exp_avg_sq", "mu_product"],
                             "RMSprop": ["square_avg"], "amsgrad": ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]}.items():
             full = torch.load(self.path(f"{name}.pt"), weights_only=False)
@@ -657,7 +657,7 @@ class DcpTest(Case):
             self.assertEqual({key for key, _ in Dump(self.path(name + "-s")).tensors}, set(full["model"]))
 
     def check_sums(self, directory):
-        """A damaged element in a .distcp is seen by the CRC-32 of its item, as that of a .pt is."""
+        """A damaged element in a .distcp is detected by the CRC-32 of its item, as in a .pt."""
         metadata = pickle.loads(pathlib.Path(directory, ".metadata").read_bytes())
         item = max(metadata.storage_data.values(), key=lambda item: item.length)
         path = pathlib.Path(directory, item.relative_path)
@@ -738,7 +738,7 @@ def canonical(name, value):
 
 @torch.no_grad()
 def known_to_ranks(out, world, role, when="known"):
-    """{name: whole tensor} of what the ranks wrote down, each its slice."""
+    """{name: whole tensor} from the slices that the ranks recorded."""
     whole = {}
     for rank in range(world):
         for name, known in torch.load(f"{out}-{when}-{rank}.pt", weights_only=False).items():
@@ -783,8 +783,8 @@ class DeepSpeedTest(Case):
             json.dump({"model_type": "x9"}, file)
         told = cairn("inspect", both, "--json")
         self.assertIn("--from hf reads only the weights", told.stderr)
-        alone, both_facts = json.loads(cairn("inspect", out, "--json").stdout), json.loads(told.stdout)
-        self.assertEqual((both_facts["run"], both_facts["step"], both_facts["tensors"]), (alone["run"], alone["step"], alone["tensors"]))
+        single, both_facts = json.loads(cairn("inspect", out, "--json").stdout), json.loads(told.stdout)
+        self.assertEqual((both_facts["run"], both_facts["step"], both_facts["tensors"]), (single["run"], single["step"], single["tensors"]))
         self.assertEqual(len(json.loads(cairn("inspect", both, "--from", "hf", "--json").stdout)["tensors"]), 1)
         done = json.loads(cairn("convert", both, both + "-n", "--to", "native", "--json").stdout)
         self.assertLessEqual({"model.safetensors", "config.json"}, set(done["left_behind"]))
@@ -839,7 +839,7 @@ class DeepSpeedTest(Case):
             self.assertEqual(account["parts"][role]["bytes"], read, role)
 
     def check_copies(self, out):
-        """Buffers of ZeRO-3's other ranks are held against the first one's."""
+        """Buffers of ZeRO-3's other ranks are compared with the first one's."""
         path = os.path.join(out, "global_step2", "zero_pp_rank_2_mp_rank_00_model_states.pt")
         whole = pathlib.Path(path).read_bytes()
         root = torch.load(path, weights_only=False)
@@ -858,7 +858,7 @@ class DeepSpeedTest(Case):
         pathlib.Path(path).write_bytes(whole)
 
     def check_dropped(self, out):
-        """What is taken out of a file, or put into it under a name that nobody knows, is an error that names it."""
+        """An entry removed from a file, or added under an unknown name, is an error that names it."""
         step = os.path.join(out, "global_step2")
         path = os.path.join(step, "zero_pp_rank_1_mp_rank_00_model_states.pt")
         whole = pathlib.Path(path).read_bytes()
@@ -897,7 +897,7 @@ class DeepSpeedTest(Case):
             self.assertTrue(same_bits(robin.tensors[key], value), key)
 
     def check_own(self, out, spec):
-        """A pipeline of a family that nobody knows: put together under its own names, as its patterns say."""
+        """A pipeline of an unknown family: assembled under its own names, by its patterns."""
         dump = Dump(out, "--prove")
         expected = {}
         for role, theirs in (("weight", "weight"), ("master", "fp32"), ("exp_avg", "exp_avg"), ("exp_avg_sq", "exp_avg_sq")):
@@ -938,7 +938,7 @@ class DeepSpeedTest(Case):
               "4.running_mean: layer_04-model_00-model_states.pt and layer_04-model_01-model_states.pt by 1")
 
     def check_thin(self, out, dump):
-        """What args lack and tensors show; what neither says is an error by name."""
+        """Missing arguments are taken from tensors; if those do not show them either, the error names them."""
         path = os.path.join(out, "global_step2", "mp_rank_00_model_states.pt")
         whole = pathlib.Path(path).read_bytes()
 
@@ -978,7 +978,7 @@ class DeepSpeedTest(Case):
         self.assertEqual(set(dump.tensors), set(expected))
         for key, value in expected.items():
             if key[0] == "embedding.position.weight" and source.facts["pp"] > 1:
-                continue  # theirs is the last stage's copy, which is not tied and which no step keeps up
+                continue  # theirs is the last stage's copy, which is not tied and never updated
             self.assertTrue(same_bits(dump.tensors[key], value), key)
         self.assertEqual(dump.facts["model"], source.facts["model"])
 
@@ -1024,7 +1024,7 @@ CORE = {"embedding.word_embeddings": "embedding.word", "embedding.position_embed
 
 
 def canonical_of_megatron(self, name, spec, known_of=None):
-    """The parameters of all ranks, put together on whole tensors."""
+    """The parameters of all ranks, assembled into whole tensors."""
     slices = collections.defaultdict(dict)
     for rank in range(spec["world"]):
         known = known_of[rank] if known_of else torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
@@ -1088,7 +1088,7 @@ class MegatronTest(Case):
         self.check_losses()
 
     def check_what_is_named(self, path, spec):
-        """What the result does not have, and is not empty."""
+        """Non-empty entries that the result does not have."""
         done = cairn("convert", self.path(path), self.path(path + "-named"), "--to", "native", "--json")
         named = json.loads(done.stdout)["account"]["left_behind"]
         self.assertIn("num_floating_point_operations_so_far", {name.rsplit(".", 1)[-1] for name in named})

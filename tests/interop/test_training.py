@@ -65,11 +65,11 @@ class Resume(Case):
         for name in unbroken:
             np.testing.assert_array_equal(unbroken[name], resumed[name], err_msg=name)
 
-    def test_on_the_same_topology_is_bit_identical_to_the_unbroken_run(self):
+    def test_same_topology_is_bit_identical_to_the_unbroken_run(self):
         self.expect_bit_identical((2, 1, 2, 1))
 
     @unittest.skipUnless(has_gpu(), "no GPU here")
-    def test_on_a_gpu_is_bit_identical_too_and_its_losses_are_those_of_a_cpu(self):
+    def test_on_a_gpu_is_bit_identical_and_matches_the_cpu(self):
         self.expect_bit_identical((1, 1, 1), "--device", "cuda", "--seq-length", "512", "--vocab-size", "20000")
         cairn("verify", self.path("broken"), "--values")
         for mode in ("lazy", "copy"):
@@ -97,7 +97,7 @@ class Resume(Case):
                 for step in expected:
                     self.assertAlmostEqual(float(got[step]) / float(expected[step]), 1, delta=1e-5)
 
-    def test_a_virtual_reshape_trains_on_as_its_source_does(self):
+    def test_a_virtual_step_trains_like_its_source(self):
         flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--train-iters", "6"]
         self.train("start", (2, 2, 1), *flags, "--save", self.path("start"), "--exit-interval", "2")
         cairn("reshape", self.path("start"), self.path("virtual"), "--tp", 1, "--pp", 1, "--dp", 2, "--virtual")
@@ -106,7 +106,7 @@ class Resume(Case):
         self.assertEqual(sorted(virtual), [3, 4, 5, 6])
         self.assertEqual(virtual, direct)
 
-    def test_finetune_takes_the_weights_alone_in_any_float_type(self):
+    def test_finetune_takes_only_the_weights_in_any_float_type(self):
         self.train("start", (2, 1, 1), "--fp16", "--train-iters", "2", "--save", self.path("start"))
         cairn("strip", self.path("start"), self.path("half"), "--dtype", "fp16", "--format", "native")
         still = ["--lr", "0", "--weight-decay", "0", "--train-iters", "1", "--save", self.path("tuned")]
@@ -124,8 +124,8 @@ class Resume(Case):
         for name in half:
             np.testing.assert_array_equal(half[name].astype("f4"), aside[name], err_msg=name)
 
-    def test_without_the_optimizer_weights_and_data_go_on(self):
-        """--no-load-optim: as in Megatron, moments and the schedule of the rate begin; iteration and samples do not."""
+    def test_without_the_optimizer_weights_and_data_continue(self):
+        """--no-load-optim: as in Megatron, moments and the learning rate schedule restart; iteration and samples do not."""
         flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--lr-warmup-iters", "4", "--lr-decay-iters", "8",
                  "--train-iters", "4"]
         self.train("start", (1, 1, 1), *flags, "--exit-interval", "3", "--save", self.path("start"))
@@ -142,7 +142,7 @@ class Resume(Case):
                    "--no-load-optim")
         self.assertIn("--no-load-optim applies only to --load", self.output)
 
-    def test_the_optimizer_s_hyper_parameters_go_where_the_step_goes(self):
+    def test_optimizer_hyper_parameters_are_carried_everywhere(self):
         self.train("start", (1, 1, 2, 1), "--train-iters", "1", "--save", self.path("start"), "--weight-decay", "0.125",
                    "--adam-beta2", "0.75", "--lr-decay-iters", "4")
         done = cairn("convert", self.path("start"), self.path("ds"), "--to", "megatron-deepspeed", "--dp", 1)
@@ -153,7 +153,7 @@ class Resume(Case):
         self.assertEqual((matrices["lr"], matrices["betas"], matrices["weight_decay"], vectors["weight_decay"]),
                          (0.75e-3, [0.9, 0.75], 0.125, 0))  # the rate of the next update
 
-    def test_goes_on_from_every_format_as_from_its_own_step(self):
+    def test_resumes_from_every_format_like_from_a_native_step(self):
         flags = ["--bf16", "--attention-dropout", "0", "--hidden-dropout", "0", "--lr-decay-style", "constant"]
         self.train("start", (1, 1, 1), *flags, "--train-iters", "3", "--save", self.path("start"))
         flags += ["--train-iters", "5", "--load"]
@@ -172,7 +172,7 @@ class Resume(Case):
         self.train("no", (1, 1, 1), *flags, empty, "--save", self.path("new"), status=2)
         self.assertIn(empty + ": none of its 1 steps", self.output)
 
-    def test_walks_back_past_a_damaged_step_and_refuses_when_none_is_left(self):
+    def test_skips_damaged_steps_and_refuses_if_none_is_left(self):
         flags = ["--train-iters", "6", "--save-interval", "2", "--save", self.path("run")]
         self.train("first", (1, 1, 2, 1), *flags, "--exit-interval", "4")
         newest, oldest = steps(self.path("run"))[::-1]
@@ -195,7 +195,7 @@ class Resume(Case):
         self.train("second", (1, 1, 1), "--train-iters", "2", "--save", self.path("run"), status=2, model=wider)
         self.assertIn("hidden_size would be 64, but is 32 in the checkpoint", self.output)
 
-    def test_a_user_s_mistake_is_one_line_once(self):
+    def test_a_mistake_of_the_user_is_one_line_once(self):
         with open(self.path("a.txt"), "w") as text:
             text.write("a text of bytes " * 200)
         cairn("data", self.path("a.txt"), "--tokenizer", "bytes", "--output-prefix", self.path("p"))
@@ -210,7 +210,7 @@ class Resume(Case):
             self.assertIn(says, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
-    def test_another_length_that_reorders_the_data_says_so(self):
+    def test_a_new_length_that_reorders_the_data_is_noted(self):
         """Of more than an epoch, where Megatron shuffles all epochs but the last together; within one nothing changes."""
         with open(self.path("a.txt"), "w") as text:
             text.write("a text of bytes " * 200)
@@ -222,7 +222,7 @@ class Resume(Case):
             self.train(name, (1, 1, 1), *flags, "--train-iters", str(after), "--exit-interval", "4", model=model)
             self.assertEqual(f"changed from {8 * before} to {8 * after} samples, which changes the order" in self.output, says, name)
 
-    def test_a_complete_training_says_so(self):
+    def test_a_complete_training_is_reported(self):
         flags = ["--train-iters", "1_0", "--exit-interval", "2", "--save", self.path("run"), "--load", self.path("run"),
                  "--eval-interval", "1", "--eval-iters", "0"]  # the first start finds nothing to load
         self.assertEqual(sorted(self.train("run", (1, 1, 2), *flags)), [1, 2])
@@ -244,7 +244,7 @@ class Interruptions(Case):
         process.communicate()
 
     def kill_only(self, process):
-        """The same, but for the ranks of this start alone."""
+        """The same, but only for the ranks of this start."""
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
@@ -254,7 +254,7 @@ class Interruptions(Case):
             self.assertLess(time.monotonic(), deadline, "waited in vain")
             self.assertIsNone(process.poll(), "training ended early")
 
-    def test_a_save_cut_short_by_kill_9_is_never_taken_for_a_whole_one(self):
+    def test_a_save_killed_by_sigkill_never_counts_as_a_step(self):
         process = self.start("--save-interval", "3")
         run = self.path("run")
         self.wait_for(process, lambda: os.path.isdir(run) and len(steps(run)) >= 2 and
@@ -268,7 +268,7 @@ class Interruptions(Case):
         self.assertEqual(min(resumed), newest + 1)
         self.assertFalse([name for name in os.listdir(run) if ".partial-" in name])
 
-    def test_fp16_weights_that_are_not_stored_come_back_after_kill_9(self):
+    def test_derived_fp16_weights_are_restored_after_sigkill(self):
         mesh, run = (1, 1, 2, 1), self.path("run")
         flags = ["--fp16", "--initial-loss-scale", "1024", "--train-iters", "60", "--save-interval", "6"]
         expected = self.train("whole", mesh, *flags, "--save", self.path("whole"))
@@ -295,7 +295,7 @@ class Interruptions(Case):
         self.assertEqual(len(steps(self.path("run"))), 1, output[-2000:])
         cairn("verify", self.path("run"))
 
-    def test_a_kill_switch_ends_a_training_that_is_watched_in_every_way(self):
+    def test_a_kill_switch_ends_a_training_with_all_monitoring(self):
         metrics, switch = self.path("train.prom"), self.path("switch")
         flags = ["--log-interval", "2", "--timing-log-level", "2",
                  "--log-timers-to-tensorboard", "--tensorboard-dir", self.path("tb"), "--log-memory-interval", "4",
@@ -339,7 +339,7 @@ class Interruptions(Case):
         self.assertEqual((again.returncode, "iteration" in output), (0, False), output)
         self.assertEqual(int(steps(self.path("run"))[-1][-8:]), last)
 
-    def test_two_trainings_never_write_into_one_run(self):
+    def test_a_second_training_in_a_run_is_refused(self):
         process = self.start("--save-interval", "5")
         self.wait_for(process, lambda: len(steps(self.path("run"))) >= 1)
         self.train("second", (1, 1, 1), "--train-iters", "1", "--save", self.path("run"), status=2)
@@ -362,11 +362,11 @@ class Interruptions(Case):
         self.assertEqual(after.wait(timeout=120), 0, pathlib.Path(self.path("said")).read_text())
         self.assertIn("resumed from", pathlib.Path(self.path("said")).read_text())
 
-    def test_a_training_whose_lock_another_host_took_too_publishes_nothing(self):
+    def test_a_training_that_lost_its_lock_publishes_nothing(self):
         run = self.path("run")
         process = self.start("--save-interval", "5", mesh=(1, 1, 1, 0))
         self.wait_for(process, lambda: len(steps(run)) >= 1)
-        # As where each host has a lock of its own: Lustre's localflock, NFS's nolock.
+        # As if each host had its own lock: Lustre's localflock, NFS's nolock.
         other = {"host": "n3", "pid": 71, "job": "Slurm job 16", "since": "2026-11-28 00:10:03 UTC", "word": "abc"}
         pathlib.Path(run, ".lock").write_text(json.dumps(other))
         there = steps(run)
@@ -377,7 +377,7 @@ class Interruptions(Case):
         self.assertLessEqual(len(steps(run)), len(there) + 1, said)  # one may have been on its way
         self.assertEqual(json.loads(pathlib.Path(run, ".lock").read_text()), other)
 
-    def test_a_save_now_file_saves_and_training_goes_on(self):
+    def test_a_save_now_file_saves_and_training_continues(self):
         process = self.start("--save-now-file", self.path("now"))
         time.sleep(3)
         open(self.path("now"), "w").close()
@@ -398,8 +398,8 @@ def write_dataset(prefix, sequences=2000, length=40):
         np.arange(sequences + 1, dtype=np.int64).tofile(out)
 
 
-class NothingButAStepEndsATraining(Case):
-    """What lies around a training fails; the training goes on, or saves first. One rank, without mpirun."""
+class FaultsAroundATraining(Case):
+    """The surroundings of a training fail; it continues, or saves first. One rank, without mpirun."""
 
     def start(self, *flags, model=TINY, **kwargs):
         kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
@@ -409,7 +409,7 @@ class NothingButAStepEndsATraining(Case):
     def steps(self):
         return [int(step[-8:]) for step in steps(self.path("run"))]
 
-    def test_full_disks_under_its_logs(self):
+    def test_full_disks_of_its_logs(self):
         with open("/dev/full", "w") as full:
             process = self.start("--train-iters", "6", "--log-json", "/dev/full", stdout=full)
             _, said = process.communicate(timeout=120)
@@ -469,9 +469,9 @@ class NothingButAStepEndsATraining(Case):
 
 
 class SaveModes(Case):
-    """However a step is copied and stored, it is the same step."""
+    """A step is the same however it is copied and stored."""
 
-    def test_copy_overlap_and_codec_change_nothing_of_what_is_saved(self):
+    def test_copy_overlap_and_codec_do_not_change_saved_values(self):
         mesh, flags = (1, 1, 2, 1), ["--bf16", "--train-iters", "6", "--save-interval", "2"]
         expected = self.train("plain", mesh, *flags, "--save", self.path("plain"))
         for name, *more in [("copy", "--save-mode", "copy"), ("double", "--save-overlap", "double"),
@@ -486,7 +486,7 @@ class SaveModes(Case):
         self.assertEqual(resumed, plain)
         self.assertEqual(sorted(resumed), [7, 8])
 
-    def test_a_save_that_comes_too_early_is_skipped_by_all_ranks_where_so_asked(self):
+    def test_all_ranks_skip_an_early_save_on_request(self):
         self.train("run", (1, 1, 2, 1), "--train-iters", "40", "--save", self.path("run"), "--save-interval", "1",
                    "--save-overlap", "skip")
         skipped = self.output.count("skipped: the one before is still being written")
@@ -516,7 +516,7 @@ class Retention(Case):
                   re.findall(r"validation loss at iteration (\d+) \| lm loss value: (\S+)", self.output)}
         self.assertEqual(sorted(losses), [2, 4, 6, 8, 10, 12])
         best = min(losses, key=lambda step: (losses[step], -step))
-        self.assertLess(best, 10)  # or the newest two would be all there is to see
+        self.assertLess(best, 10)  # otherwise only the newest two would be left
         self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [best, 10, 12])
         for step in steps(self.path("run")):
             with open(os.path.join(step, "manifest.json")) as f:
@@ -526,7 +526,7 @@ class Retention(Case):
 
 
 class FullDisk(Case):
-    def test_a_failed_save_is_reported_and_training_goes_on(self):
+    def test_a_failed_save_is_reported_and_training_continues(self):
         small = self.path("small")
         os.mkdir(small)
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True)

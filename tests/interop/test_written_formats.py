@@ -1,4 +1,4 @@
-"""What `cairn convert` writes in other systems' formats, those systems load and continue with: torch.distributed.checkpoint,
+"""Checkpoints that `cairn convert` writes for other systems are loaded and continued by those systems: torch.distributed.checkpoint,
 DeepSpeed (ZeRO 1 to 3, pipelines, universal) and Megatron-Core (mp_rank_* and torch_dist), each run here."""
 
 import importlib.util
@@ -34,7 +34,7 @@ CANONICAL = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "master_param": "
 
 
 def run_writer(case, name, *args, timeout=1500, path=None):
-    """`path`: of other versions than this process has."""
+    """`path`: with other versions than this process has."""
     more = {"PYTHONPATH": path} if path else {}
     done = subprocess.run([sys.executable, os.path.join(HERE, name), case.dir, *args], capture_output=True, text=True,
                           timeout=timeout, env=os.environ | {"TORCHDYNAMO_DISABLE": "1"} | more)
@@ -42,7 +42,7 @@ def run_writer(case, name, *args, timeout=1500, path=None):
 
 
 class DcpTest(Case):
-    def test_torch_loads_it_into_any_world(self):
+    def test_torch_loads_it_into_any_number_of_ranks(self):
         run_writer(self, "dcp_writer.py")
         source = self.path("nested4")
         for name, flags in (("one", []), ("rows", ["--dp", "3"])):
@@ -52,7 +52,7 @@ class DcpTest(Case):
         for world in (2, 3):
             self.assertTrue(os.path.exists(self.path(f"loaded{world}")), world)
 
-    def test_masters_and_numbers_of_a_native_step(self):
+    def test_keeps_masters_and_numbers_of_a_native_step(self):
         step = self.path("run")
         subprocess.run([os.environ["CAIRN_MAKE_STEP"], step, "--tp", "2", "--pp", "2", "--dp", "2"], check=True)
         out = self.path("out")
@@ -84,7 +84,7 @@ class DcpTest(Case):
             self.assertIsNone(zipfile.ZipFile(io.BytesIO(item)).testzip())
             torch.load(io.BytesIO(item), weights_only=True)
 
-    def test_the_same_bytes_again_and_no_overwriting(self):
+    def test_is_reproducible_and_overwrites_nothing(self):
         step = self.path("run")
         subprocess.run([os.environ["CAIRN_MAKE_STEP"], step], check=True)
         for target in ("dcp", "megatron-deepspeed", "torch-dist", "universal"):
@@ -163,7 +163,7 @@ class DeepSpeedTest(Case):
         "tied_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "2"],
                        {"world": 2, "config": ZERO | {"zero_optimization": {"stage": 3}}}),
     }
-    # ZeRO 3 keeps nothing but fp32 masters.
+    # ZeRO 3 keeps only fp32 masters.
     TIED3 = {
         "tied_zero2": (["--to", "megatron-deepspeed", "--zero", "2", "--dp", "2"],
                        {"world": 2, "config": ZERO | {"zero_optimization": {"stage": 2}}}),
@@ -177,13 +177,13 @@ class DeepSpeedTest(Case):
                         {"world": 2, "vectors_first": True, "config": ROBIN}),
     }
 
-    # Under ZeRO 3 each rank has a piece of what is frozen.
+    # Under ZeRO 3 each rank has a piece of each frozen parameter.
     FROZEN = {
         "frozen_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "4"],
                          {"world": 4, "frozen": "layers.1", "config": stage(3)}),
     }
 
-    def test_it_goes_on_as_if_nothing_had_happened(self):
+    def test_its_training_continues_bit_by_bit(self):
         if importlib.util.find_spec("deepspeed") is None:
             self.skipTest("deepspeed is not installed")
         batches = {"batches": write_batches(self.path("data"), 29, 7)}
@@ -200,7 +200,7 @@ class DeepSpeedTest(Case):
         cases = (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE), ("tied2", self.TIED),
                  ("tied3", self.TIED3), ("robin", self.ROBIN), ("frozen", self.FROZEN))
         for source, targets in cases:
-            # By way of a native step, so that all that a target needs is carried by it.
+            # Through a native step, which must carry everything that a target needs.
             cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",
                   "--dp", "1")
             for name, (flags, spec) in targets.items():
@@ -218,7 +218,7 @@ class DeepSpeedTest(Case):
         self.check_names_that_cannot_be()
 
     def check_all_names(self, source):
-        """Released weights have all names that DeepSpeed's own script gives, and its values."""
+        """Released weights have all names and values of DeepSpeed's own script."""
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
         theirs = get_fp32_state_dict_from_zero_checkpoint(self.path(source))
         self.assertIn("model.lm_head.weight", theirs)
@@ -239,7 +239,7 @@ class DeepSpeedTest(Case):
         self.assertEqual({f"model.{name}" for name in loaded}, set(theirs))
         for name, value in loaded.items():
             self.assertTrue(same_bits(value, theirs[f"model.{name}"]), name)
-        if source == "tied2":  # ZeRO-3 keeps the masters alone
+        if source == "tied2":  # ZeRO-3 keeps only the masters
             cairn("convert", self.path(source), self.path("tied2-megatron"), "--config", config, "--to", "megatron", "--zero", 1)
             cairn("diff", self.path(source), self.path("tied2-megatron"), "--config", config)
 
@@ -283,7 +283,7 @@ class DeepSpeedTest(Case):
 
 
     def check_names_that_cannot_be(self):
-        """Two names that are each said to be the other's, and two tensors that are said to be one and differ."""
+        """Two names each mapped to the other, and two tensors that should be equal but differ."""
         path = self.path("tied2", "global_step2", "mp_rank_00_model_states.pt")
         state = torch.load(path, weights_only=False)
         first, second = "model.transformer.wte.weight", "model.lm_head.weight"
@@ -324,7 +324,7 @@ class MegatronTest(Case):
 
 GPT = {"ffn": 64, "positions": 12}
 LLAMA = MEGATRON_MODELS["llama"]
-# Keys that Transformer Engine's layers ask for beside those of Megatron-Core's own.
+# Keys that Transformer Engine's layers need in addition to Megatron-Core's own.
 ENGINE = ["decoder.final_layernorm._extra_state", "decoder.layers.self_attention.core_attention._extra_state"]
 # Megatron-Core's trainings; of pipelines whose embedding is tied its distributed optimizer loses 64 elements as it saves.
 SAVED = {"plain": GPT | {"world": 2, "tp": 2, "pp": 1, "zero": 0},
@@ -368,7 +368,7 @@ class MegatronOptimizerTest(Case):
     it in torch_dist and in Megatron-LM's older form, every key and no other, at another TP and PP; further updates give the
     same bits."""
 
-    def test_its_trainings_go_on(self):
+    def test_its_trainings_continue(self):
         if importlib.util.find_spec("megatron") is None:
             self.skipTest("megatron-core is not installed")
         batches = {"batches": write_batches(self.path("data"), 64, 8)}
@@ -379,7 +379,7 @@ class MegatronOptimizerTest(Case):
             self.check_reading(source, source)
             if source != "fp32":
                 self.check_reading(source, source + "-legacy")
-            # By way of a native step, so that all that a target needs is carried by it.
+            # Through a native step, which must carry everything that a target needs.
             cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",
                   "--dp", "1")
         for name, (source, flags, spec) in LOADED.items():
@@ -419,7 +419,7 @@ class MegatronOptimizerTest(Case):
                 check_losses(self, self.path(step), expected, CORE_FLAGS, "--data-path", self.path("data"),
                              mesh=(2, 1, 1) if "legacy" in step else (1, 1, 1))
 
-    def test_trainings_of_older_versions_go_on(self):
+    def test_trainings_of_older_versions_continue(self):
         older = os.path.join(sys.prefix, "older")
         if not os.path.isdir(os.path.join(older, "megatron")):
             self.skipTest("no older megatron-core is installed")
@@ -441,7 +441,7 @@ class MegatronOptimizerTest(Case):
         self.check_a_hole_in_a_cell()
 
     def check_a_hole_in_a_cell(self):
-        """One data parallel rank's range is not there."""
+        """One data parallel rank's range is missing."""
         step = self.path("model_space", "iter_0000003")
         metadata = torch.distributed.checkpoint.FileSystemReader(step).read_metadata()
         chunks = [entry.chunks for name, entry in metadata.state_dict_metadata.items() if name.startswith("optimizer.state.")]
@@ -482,7 +482,7 @@ class MegatronOptimizerTest(Case):
                     self.assertEqual(*chunks, name)
 
     def check_buckets_that_cannot_be(self):
-        """A pipeline of which half of the buckets would be missing, and masters that belong to no weight."""
+        """A pipeline that would lack half of the buckets, and masters that belong to no weight."""
         damaged = self.path("damaged")
         shutil.copytree(self.path("buckets"), damaged)
         step = os.path.join(damaged, "iter_0000003")
@@ -510,7 +510,7 @@ class MegatronOptimizerTest(Case):
         self.assertIn("no weight is the master", cairn("fingerprint", damaged, status=2).stderr)
 
     def common_of(self, step):
-        """Of one that Megatron saved; since 0.19 it writes no common.pt, but reads it first."""
+        """Of a checkpoint that Megatron saved; since 0.19 it writes no common.pt, but reads it first."""
         if os.path.exists(os.path.join(step, "common.pt")):
             return torch.load(os.path.join(step, "common.pt"), weights_only=False)
         state = {"common_state/shard_0_1": io.BytesIO()}

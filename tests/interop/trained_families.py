@@ -152,14 +152,14 @@ class TrainedFamiliesTest(Case):
         return torch.from_numpy(numpy.frombuffer(done.stdout, numpy.float32).reshape(LENGTH, -1).copy())
 
     def goes_on(self, name, wanted):
-        """From what torch had in the middle, with its optimizer."""
+        """From torch's state in the middle, with its optimizer."""
         native, log = self.path(name + "-middle"), self.path(name + "-middle.json")
         cairn("convert", self.path(name + "-torch"), native, "--to", "native", "--config", self.path(name))
         cairn("train", *topology(2, 2, 1), *TRAINING, "--load", native, "--log-json", log, "--train-iters", STEPS)
         for step, (mine, theirs) in enumerate(zip(losses(log).values(), wanted, strict=True), MIDDLE):
             self.assertLess(abs(mine / theirs - 1), 1e-5, f"step {step}, continued")
 
-    def test_logits_are_those_of_transformers(self):
+    def test_logits_equal_transformers(self):
         for number, (name, config) in enumerate((TRAINED | COMPUTED).items()):
             with self.subTest(name):
                 model = make(config)
@@ -167,7 +167,7 @@ class TrainedFamiliesTest(Case):
                 self.assertGreater(wanted.std().item(), 0.1)
                 self.assertLess((got - wanted).abs().max().item(), 1e-4)
 
-    def test_twenty_steps_are_those_of_torch(self):
+    def test_twenty_steps_equal_torch(self):
         for name, config in TRAINED.items():
             with self.subTest(name):
                 model = make(config)

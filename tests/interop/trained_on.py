@@ -1,5 +1,5 @@
 """Trainings that change the program in the middle, on the same tokens: the losses are those of the training that stayed.
-Either another program's goes on in `cairn train`, or the other way round.
+Another program's training continues in `cairn train`, or the other way round.
 
 DATA_PROBE (tests/runtime/data/data_probe.cc) says in which order a dataset's samples come.
 """
@@ -73,14 +73,14 @@ def check_losses(case, checkpoint, expected, model, *flags, mesh=(1, 1, 1), prec
 
 
 def train_here(prefix, model, *flags, mesh=(1, 1, 1)):
-    """Trains all iterations; returns the step in the middle, and the losses behind it."""
+    """Trains all iterations; returns the step in the middle, and the losses after it."""
     run = prefix + ".run"
     found = train(prefix + ".log", model, "--save", run, "--save-interval", BEFORE, *flags, mesh=mesh)
     return os.path.join(run, f"step-{BEFORE:08}"), [found[BEFORE + 1 + i] for i in range(AFTER)]
 
 
 def compare(case, found, expected, precision, name):
-    """{iteration: loss} of the iterations behind the change, with a list of them."""
+    """{iteration: loss} of the iterations after the change, with a list of them."""
     case.assertEqual(sorted(found), list(range(BEFORE + 1, BEFORE + AFTER + 1)))
     case.assertEqual(len(expected), AFTER)
     for iteration, loss in sorted(found.items()):

@@ -1,4 +1,4 @@
-"""The job that nobody watches: `cairn archive run --policy` at night, verify and restore drills by day."""
+"""The unattended job: `cairn archive run --policy` at night, verify and restore drills by day."""
 
 import shutil
 
@@ -23,7 +23,7 @@ def run(world, policy, kill_after=None, cwd=None):
 
 
 def by_hand(world, *args, deletes_source=True, weights_suffice=False):
-    """`cairn archive …` as a person types it."""
+    """`cairn archive …` as typed by hand."""
     with world.act("archive", " ".join(map(str, args)).replace(str(world.root) + "/", ""), by_cairn=True,
                    deletes_source=deletes_source, weights_suffice=weights_suffice):
         return world.cairn("archive", *args)

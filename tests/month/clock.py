@@ -40,15 +40,15 @@ class Clock:
         self.now = max(self.now, self.start + day * DAY + hour * 3600)
 
     def environment(self):
-        """What a program needs to live in simulated time; its clock starts at `now` and goes on from there."""
+        """What a program needs to live in simulated time; its clock starts at `now` and runs from there."""
         begin = datetime.datetime.fromtimestamp(self.now, datetime.timezone.utc)
         return {"LD_PRELOAD": library() or "", "FAKETIME": begin.strftime("@%Y-%m-%d %H:%M:%S"), "TZ": "UTC",
                 "NO_FAKE_STAT": "1", "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                 "FAKETIME_DONT_RESET": "1"}
 
     def settle(self, root, began_ns, moved):
-        """Gives all below `root` that was read or written since `began_ns` (the machine's time) the simulated time.
-        `moved(before, after)` is told of each file's stat, so that who remembers digests by it can follow."""
+        """Gives all files below `root` that were read or written since `began_ns` (the machine's time) the simulated time.
+        `moved(before, after)` gets each file's stat, so that caches of digests by stat can follow."""
         now_ns = int(self.now * 1_000_000_000)
         for directory, names, files in os.walk(root):
             for name in [*names, *files, "."]:

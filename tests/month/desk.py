@@ -19,7 +19,7 @@ def s8_infinity_is_beyond_every_tolerance(world):
 
 @scenario
 def s9_what_torch_sees(world):
-    """A negative bit, and a sparse tensor beside a plain one."""
+    """A negative bit, and a sparse tensor next to a plain one."""
     import torch
     value = torch.randn(4, dtype=torch.cfloat).conj().imag
     torch.save({"n": value}, world.root / "negative.pt")
@@ -47,7 +47,7 @@ def s11_a_file_name_runs_nothing(world):
 
 @scenario
 def s12_a_link_out_of_a_model(world):
-    """What a model's links lead to outside of it is not released with it."""
+    """Files outside of a model, to which its links lead, are not released with it."""
     lineage = made(world, "base", "base", 1)
     model, release = world.root / "model", world.root / "release"
     secret = world.write(world.root / "etc/key", "secret\n")

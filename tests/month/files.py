@@ -27,7 +27,7 @@ class Digests:
                 return None
             key = self._key(info)
             if key not in self._known:
-                # Reading must not look like a user's access: the purge goes by that.
+                # Reading must not look like a user's access: the purge uses access times.
                 with open(os.open(path, os.O_RDONLY | os.O_NOATIME), "rb") as file:
                     self._known[key] = hashlib.file_digest(file, "sha256").hexdigest()
             return self._known[key]
@@ -46,7 +46,7 @@ class Digests:
 
 
 def fingerprint(digests, path):
-    """What a thing of somebody else is: kind, mode, and content, target or the names inside. None where it is gone."""
+    """A fingerprint of another user's path: kind, mode, and content, target or the names inside. None if it is gone."""
     try:
         info = os.lstat(path)
     except OSError:

@@ -18,7 +18,7 @@ class Step:
     digest: str     # XXH3-128 of its manifest: what a sidecar calls it
     whole: bool
     healthy: bool
-    branches: list   # as its manifest says
+    branches: list   # from its manifest
 
     @property
     def order(self):
@@ -34,7 +34,7 @@ class Step:
 
 @dataclasses.dataclass
 class Kept:
-    """Something that a successful job was asked to keep."""
+    """A member that a successful job had to keep."""
     policy: str
     lineage: object  # None: a tree
     number: int
@@ -100,7 +100,7 @@ class Ledger:
         return steps, trees
 
     def store_groups(self):
-        """[(tar, {entry: SHA-256})]; of what lies on tape, what the tape has."""
+        """[(tar, {entry: SHA-256})]; for members on tape, the contents on the tape."""
         def bytes_of(path):
             aside = self.world.tape / os.path.basename(path)
             return str(aside) if tape.is_stub(path) and aside.exists() else path
@@ -120,7 +120,7 @@ class Ledger:
                       key=lambda s: s.order)
 
     def take_in(self, trains):
-        """Looks again; what is new in a run directory was born there, unless it is a copy. `trains`: who is at work."""
+        """Scans again; new steps in a run directory were saved there, unless they are copies. `trains`: the running training."""
         before = self.steps
         self.steps, self.trees = self.look()
         for path, step in self.steps.items():

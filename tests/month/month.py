@@ -1,4 +1,4 @@
-"""A month by chance: who does what on which day. Everything random comes from the seed."""
+"""A random month: who does what on which day. Everything random comes from the seed."""
 
 import archive_job
 import people

@@ -3,7 +3,7 @@
 
     month_test.py --seed 7 [--days 30] [--report FILE.html]   one month
     month_test.py --scenario NAME | --scenarios               a rule each, in one to three days
-    month_test.py --long [--seeds 100]                        many months, two at a time; goes on where it was
+    month_test.py --long [--seeds 100]                        many months, two at a time; continues where it stopped
     month_test.py --mutants [NAME...]                         builds each mutant and demands that it is caught
     month_test.py --check-mutants                             each mutant's text is still in the sources
 
@@ -26,7 +26,7 @@ from month import Month
 from scenarios import SCENARIOS, TRAININGS, play
 from world import CAIRN, MAKE_STEP, TRAINS, Violation
 
-SKIPPED = 77  # what ctest takes for "skipped"
+SKIPPED = 77  # "skipped" for ctest
 
 
 def reproduction(*words):
@@ -38,7 +38,7 @@ def place(name):
 
 
 def seed_once(seed, days, out):
-    """One month. 0 where the oracle had nothing to say."""
+    """One month. 0 if the oracle found nothing."""
     began = time.monotonic()
     month = Month(place(f"month-{seed}"), seed, days)
     failure = None
@@ -62,7 +62,7 @@ def seed_once(seed, days, out):
 
 
 def scenario_once(name):
-    """None where nothing was found, or the oracle's words."""
+    """None if nothing was found, or the oracle's words."""
     root = place(name[:20])
     try:
         play(name, root)
@@ -90,7 +90,7 @@ def scenarios(names):
 
 
 def long_run(seeds, days, directory):
-    """Every seed in a process of its own, two at a time; a seed that passed is not run again by the next call."""
+    """Every seed in its own process, two at a time; a seed that passed is not run again by the next call."""
     directory.mkdir(parents=True, exist_ok=True)
     waiting, running, failed = [n for n in range(1, seeds + 1) if not (directory / f"{n}.ok").exists()], {}, []
     while waiting or running:

@@ -21,7 +21,7 @@ def load():
 
 
 def misfits(root=SOURCES):
-    """Mutants whose text is not there exactly once, or that name no scenario."""
+    """Mutants whose text does not occur exactly once, or that name no scenario."""
     import desk  # noqa: F401 - further scenarios
     from scenarios import SCENARIOS
     found = []

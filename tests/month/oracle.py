@@ -1,4 +1,4 @@
-"""The oracle: a ledger of its own of every step, tree and member, and the rules that no action of Cairn may break.
+"""The oracle: its own ledger of every step, tree and member, and the rules that no action of Cairn may break.
 
 It reads SHA-256s and JSON, never the programs under test. The rules:
 
@@ -7,7 +7,7 @@ It reads SHA-256s and JSON, never the programs under test. The rules:
     I3 theirs    what is not Cairn's is never changed or removed
     I4 proof     a step or tree that Cairn removed had a copy in the store, or newer healthy steps as its flags say
     I5 alarm     a job that left out what it was asked for fails, one with no trouble succeeds; status.json says the same
-    I6 lineage   a training goes on from the newest healthy step of its own
+    I6 lineage   a training continues from the newest healthy step of its own
 """
 
 import json
@@ -18,7 +18,7 @@ from ledger import Ledger
 from world import Violation
 
 # Failures of a job that are known to be raised though nothing is lost, until they are mended:
-#   copies that nobody has written into yet share a run: what the store has does not count for their classes.
+#   unchanged copies share a run: members in the store do not count for their classes.
 OPEN = ["copies of one run"]
 
 
@@ -109,7 +109,7 @@ class Oracle(Ledger):
             now = [s for s in self.in_dir(self.steps, run_dir) if s.healthy]
             if not was or (now and now[-1].order >= was[-1].order):
                 continue
-            # A bit that rotted in a newer step shows only to who reads all of it, as the archive does.
+            # A rotten bit in a newer step shows only if all of it is read, as the archive does.
             rotten_newer = any(s.order > was[-1].order and not s.whole for s in self.in_dir(self.steps, run_dir))
             if facts.get("deletes_source") or not (rotten_newer and self.stored(self.contents[was[-1].cid], groups)):
                 raise Violation("I2 newest", f"{self.short(was[-1].path)}, the newest healthy step of its run, is gone after {text}")
@@ -126,7 +126,7 @@ class Oracle(Ledger):
             self.deletions.append((self.world.clock.stamp(), self.short(path), "in the store: " + ", ".join(tars)))
 
     def _settle(self, policy, groups):
-        """What a policy asked for once and does not ask for any more may go."""
+        """A member that a policy no longer asks for may be removed."""
         if not policy:
             return
         owed = policy.owed(self, groups)
@@ -157,7 +157,7 @@ class Oracle(Ledger):
             return kept.content in self.trees.values()
         return any(step.whole and step.digest == kept.digest for step in self.steps.values())
 
-    # --- what a job owes -------------------------------------------------------------------------------------------
+    # --- duties of a job -------------------------------------------------------------------------------------------
     def judge_job(self, policy, done):
         """After `cairn archive run --policy`: what was asked for is stored, or the job says that it failed."""
         groups = self.store_groups()
@@ -186,7 +186,7 @@ class Oracle(Ledger):
         return bool(self.weights_stored(kept.digest, groups) if kept.form == "weights-fp16" else self.stored(kept.content, groups))
 
     def _rotted_since(self, kept):
-        """It was stored, and the vandal's bit is in its tar: that is for verify to find."""
+        """It was stored, and the vandal's bit is in its tar: verify must find it."""
         names = {os.path.basename(path) for path in self.rotten}
         return any(tar in names and (kept.form == "files" or kept.digest in (record.get("manifest_digest"), record.get("derived_from")))
                    for tar, record in self.reader.records(self.world.store))

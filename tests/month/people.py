@@ -52,7 +52,7 @@ def remove(world, path):
 
 
 def link_away(world, step):
-    """Moves a step to another disk and leaves a link: what the link leads to is theirs now."""
+    """Moves a step to another disk and leaves a link: the target now belongs to them."""
     disk = world.root / "disk"
     target = disk / f"{step.parent.parent.name}-{step.name}.{len(list(disk.iterdir()))}"
     with world.act("operator", f"mv {step.relative_to(world.root)} to disk, ln -s"):
@@ -63,7 +63,7 @@ def link_away(world, step):
 
 
 def give_up(world, tar):
-    """What could not be repaired is removed by hand, and is lost where nothing else has it."""
+    """What could not be repaired is removed by hand, and is lost if nothing else has it."""
     with world.act("operator", f"rm {os.path.basename(tar)}*, which could not be repaired"):
         for path in world.store.glob(os.path.basename(tar) + "*"):
             path.unlink()
@@ -74,7 +74,7 @@ def leave_note(world, directory, name="notes.txt"):
         world.write(directory / name, f"learning rate was too high, see {name}\n")
 
 
-# Names that look like Cairn's own to a careless cleaner.
+# Names that a careless clean-up could take for Cairn's own.
 STRANGE = ["data.tar.gz.partial", "other.tar.7f3a.partial", "notes.deleting", "mine.tar.deleting", "mine.tar.json.old",
            "README.mine", ".staging-mine/state", "deep/step-00000002/manifest.json"]
 

@@ -1,4 +1,4 @@
-"""A policy, and what it asks for by the oracle's own reading of its classes."""
+"""A policy, and the steps it asks for by the oracle's own reading of its classes."""
 
 import dataclasses
 import fnmatch
@@ -45,11 +45,11 @@ class Policy:
         return [lineage for lineage in self.world.lineages if lineage.alive and self.matches(lineage.path)]
 
     def owed(self, oracle, groups):
-        """What it asks for now, and what of it there is to store."""
+        """The steps it asks for now, and those of them that can be stored."""
         owed = []
         for lineage in self.lineages():
             if not lineage.born:
-                continue  # a copy that nobody has written into yet is not a run of its own
+                continue  # an unchanged copy is not a separate run
             timeline = oracle.timeline(lineage, groups)
             for form, rule, count in self.classes:
                 chosen = timeline[-count:] if rule == "last" else [step for step in timeline if step.number % count == 0]
@@ -68,7 +68,7 @@ class Policy:
         return " every " in kept.why or any(kept.same(other) for other in owed)
 
     def troubles(self, oracle):
-        """Reasons for a failure that lie on scratch: a damaged step may be one that is asked for, and a link or somebody's file
+        """Reasons for a failure that lie on scratch: a damaged step may be one that is asked for, and a link or another user's file
         in a step keeps that from being removed."""
         runs = [lineage.path for lineage in self.lineages()]
         broken = [step.path for run in runs for step in oracle.in_dir(oracle.steps, run) if not step.whole]

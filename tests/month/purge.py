@@ -1,4 +1,4 @@
-"""The purge daemon: deletes every file on scratch that nobody accessed for 30 days, whatever it is."""
+"""The purge daemon: deletes every file on scratch that was not accessed for 30 days."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""One page on a month: bytes a day, every deletion with its proof, every alarm that was due or raised."""
+"""One page on a month: bytes per day, every deletion with its proof, every alarm that was due or raised."""
 
 import dataclasses
 import html

@@ -1,4 +1,4 @@
-"""Each rule in one to three days: what a month does by chance, on purpose. Names are those of shared/found if it has one."""
+"""Each rule in one to three days: the random events of a month, on purpose. Names are those of shared/found if it has one."""
 
 import os
 
@@ -209,7 +209,7 @@ def s6_a_link_to_a_live_runs_newest_step(world):
 
 @training
 def s7_a_branch_and_local_steps(world):
-    """cp -r as a branch: it goes on from its own step, not from a local step of the other."""
+    """cp -r as a branch: it continues from its own step, not from a local step of the other."""
     first = trainer.new(world, "la", "la", local="node0")
     trainer.train(world, first, 4, save_interval=4)
     second = people.branch(world, first, "lb", "lb")
@@ -237,7 +237,7 @@ def a_copy_that_nobody_has_written_into(world):
 
 @scenario
 def a_training_that_goes_back_twice(world):
-    """The step that was committed last is the newest: the nights store it, and remove no step that it came from unstored."""
+    """The last committed step is the newest: the nights store it, and remove none of its ancestors unstored."""
     lineage = made(world, "e1", "e1/ckpt", 4)
     policy = Policy(world, "A", ["scratch/e*/ckpt"], classes=[("full", "last", 2)], delete={"source": "true", "stored": "true"})
     archive_job.run(world, policy)
@@ -270,7 +270,7 @@ def s13_save_and_load_of_one_name(world):
 
 @training
 def m4_a_file_size_limit(world):
-    """SIGXFSZ ends no training: a save that fails is reported, and the next command goes on."""
+    """SIGXFSZ ends no training: a save that fails is reported, and the next command succeeds."""
     lineage = trainer.new(world, "x", "x")
     trainer.train(world, lineage, 2)
     done = trainer.train(world, lineage, 2, limit_file_bytes=1_000_000, may_fail=True)
@@ -290,7 +290,7 @@ def m6_a_fifo_where_a_manifest_should_be(world):
 
 @training
 def health_of_the_last_steps(world):
-    """A resume with a learning rate of 1e30: retention keeps the last good step, whatever comes after."""
+    """A resume with a learning rate of 1e30: retention keeps the last good step, whatever follows."""
     lineage = trainer.new(world, "nan", "nan")
     trainer.train(world, lineage, 4)
     trainer.train(world, lineage, 30, lr=1e30, keep_last=2, may_fail=True)
@@ -309,7 +309,7 @@ def health_in_the_archive(world):
 
 @scenario
 def a_weaker_check_hides_no_stronger_one(world):
-    """verify finds damage; a look at the structure alone does not make the step verified again."""
+    """verify finds damage; a check of only the structure does not make the step verified again."""
     lineage = made(world, "v", "v", 1)
     step = world.steps(lineage.path)[0]
     vandal.rot_step(world, step)
@@ -356,7 +356,7 @@ def the_newest_step_is_damaged(world):
 
 @scenario
 def a_rotten_copy_is_no_proof(world):
-    """What is deleted is compared with what the store gives back at that moment, not with what it once was."""
+    """A deleted file is compared with what the store can restore at that moment, not with an earlier state."""
     lineage = made(world, "r", "r", 2)
     archive_job.by_hand(world, "run", world.steps(lineage.path)[0], "--store", world.store)
     vandal.rot_store(world)
@@ -384,6 +384,6 @@ def a_stub_is_not_damage(world):
         done = world.cairn("archive", "verify", world.store)
         shown = world.cairn("archive", "ls", world.store)
     world.oracle.expect(tape.stubs(world) and "damaged" not in shown.text, "I5 alarm", f"a stub is called damaged: {shown.text[-600:]}")
-    world.oracle.expect("tape" in done.text, "I5 alarm", f"a stub is not called what it is: {done.text[-600:]}")
+    world.oracle.expect("tape" in done.text, "I5 alarm", f"a stub is not reported as a stub: {done.text[-600:]}")
     archive_job.verify(world, "--recall", tape.recall_command(world))
     archive_job.by_hand(world, "run", lineage.path, "--store", world.store, "--delete-source")

@@ -1,4 +1,4 @@
-"""What a store holds, read with Python's tarfile and the archive's own unpack.py, not with the programs under test."""
+"""The contents of a store, read with Python's tarfile and the archive's own unpack.py, not with the programs under test."""
 
 import hashlib
 import importlib.util
@@ -25,7 +25,7 @@ def _digest(stream):
 
 
 def _entries(path):
-    """{name: SHA-256} of the files of one plain tar, packed ones as they were; what cannot be read is not there."""
+    """{name: SHA-256} of the files of one plain tar, unpacked; files that cannot be read are left out."""
     found, packed = {}, False
     try:
         with tarfile.open(path) as tar:

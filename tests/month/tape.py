@@ -1,4 +1,4 @@
-"""The tape behind the store: what was not touched for some hours becomes a stub, of its size and without its bytes."""
+"""The tape behind the store: a file that was not touched for some hours becomes a stub, of its size and without its bytes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Trainings: real ones by `cairn train`, and made steps where only what becomes of them matters."""
+"""Trainings: real ones by `cairn train`, and synthetic steps if only their fate matters."""
 
 import hashlib
 import json
@@ -17,14 +17,14 @@ MAX_BAD = 20  # bad iterations in a row that a training may take before it stops
 
 
 def new(world, name, place, made=False, **more):
-    """A training that nobody has started yet, in scratch/`place`."""
+    """A training that has not started yet, in scratch/`place`."""
     lineage = Lineage(name, world.scratch / place, seed=len(world.lineages) + 1, made=made or not TRAINS, **more)
     world.lineages.append(lineage)
     return lineage
 
 
 def train(world, lineage, iterations=2, kill_after=None, extra=(), ranks=1, may_fail=False, limit_file_bytes=None, **flags):
-    """Goes on for so many iterations, then saves and exits."""
+    """Continues for `iterations` iterations, then saves and exits."""
     if lineage.made:
         return make(world, lineage, iterations)
     expected = newest(world, lineage)
@@ -47,7 +47,7 @@ def train(world, lineage, iterations=2, kill_after=None, extra=(), ranks=1, may_
         done = world.cairn(*command, kill_after=kill_after, limit_file_bytes=limit_file_bytes)
         bad, last = bad_iterations(log, behind)
         facts["unhealthy"] = unhealthy(lineage, bad, last)
-    nothing_left = expected is None and bool(lineage.born)  # it does not start again at 0 unasked
+    nothing_left = expected is None and bool(lineage.born)  # it does not restart at 0 without a flag
     judge(world, lineage, done, expected, target, may_fail or bool(bad) or nothing_left)
     if len(bad) > MAX_BAD and not done.killed:
         world.oracle.expect(done.code != 0, "I5 alarm", f"{lineage.name}: {len(bad)} bad iterations, and status 0")
@@ -61,7 +61,7 @@ def judge(world, lineage, done, expected, target, may_fail):
     came_from = int(resumed.group(2)) if resumed else None
     if done.code == 0 or resumed:
         world.oracle.expect(came_from == expected, "I6 lineage",
-                            f"{lineage.name} went on from {resumed and resumed.group(0)}, its own newest healthy step is {expected}")
+                            f"{lineage.name} continued from {resumed and resumed.group(0)}, its own newest healthy step is {expected}")
     world.oracle.expect(done.code == 0 or may_fail, "I6 lineage", f"the training {lineage.name} ends with {done.code}:\n{done.text[-1500:]}")
     if done.code == 0 and not may_fail:
         there = {step.number for step in world.oracle.in_dir(world.oracle.steps, lineage.path)}

@@ -1,4 +1,4 @@
-"""What nobody wants: bit rot, full disks, outages."""
+"""Accidents: bit rot, full disks, outages."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ def _flip(path, offset):
         byte = file.read(1)
         file.seek(offset)
         file.write(bytes([byte[0] ^ 1 << (offset % 8)]))
-    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))  # rot leaves no time behind
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))  # bit rot changes no time
 
 
 def rot_store(world):
-    """A bit of a stored file of a member; verify reads it, so it must say so."""
+    """A bit of a stored file of a member; verify reads it, so it must report it."""
     names = {record["tar"] if "tar" in record else tar: (tar, record) for tar, record in world.oracle.reader.records(world.store)}
     choices = [(tar, record) for tar, record in names.values()
                if not record.get("pieces") and (world.store / tar).exists() and not tape.is_stub(world.store / tar)
@@ -35,7 +35,7 @@ def rot_store(world):
 
 
 def rot_step(world, step):
-    """A stretch of a step on scratch: a bit in each page of the second half of its largest shard, so that tensors are hit."""
+    """A range of a step on scratch: a bit in each page of the second half of its largest shard, so that tensors are hit."""
     shard = max(step.glob("shard-*.h5"), key=lambda path: path.stat().st_size)
     size = shard.stat().st_size
     with world.act("vandal", f"{shard.relative_to(world.root)} rots"):
@@ -45,7 +45,7 @@ def rot_step(world, step):
 
 @contextlib.contextmanager
 def outage(world):
-    """The store's file system is away: its mount point is there, and cannot be written to."""
+    """The store's file system is not mounted: its mount point exists, and cannot be written to."""
     aside = world.root / "store-away"
     os.rename(world.store, aside)
     world.store.write_text("not mounted\n")

@@ -1,4 +1,4 @@
-"""The world of a month: two nodes, a scratch file system, a store with its tape, and everybody's files.
+"""The world of a month: two nodes, a scratch file system, a store with its tape, and all users' files.
 
     scratch/exp1/ckpt …   run directories, several of one last name     scratch/trees/a/model …   trees
     scratch/theirs        other people's                                disk/                     what links lead to
@@ -39,7 +39,7 @@ class Done:
 
 @dataclasses.dataclass
 class Lineage:
-    """One training as a person thinks of it, whatever its directory is called by now."""
+    """One training as a user sees it, whatever the current name of its directory."""
     name: str
     path: pathlib.Path
     seed: int
@@ -80,7 +80,7 @@ class World:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self.scratch, self.store, self.tape = self.root / "scratch", self.root / "store", self.root / "tape"
 
-    # --- who does what ---------------------------------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def act(self, actor, text, **facts):
         """One action: whatever it does to files, the oracle compares before and after. `facts` are for its rules."""
@@ -128,14 +128,14 @@ class World:
     def cairn(self, *args, **kwargs):
         return self.run(CAIRN, *args, **kwargs)
 
-    # --- things ----------------------------------------------------------------------------------------------------
+    # --- files -----------------------------------------------------------------------------------------------------
     def own(self, *paths):
-        """These belong to somebody; nobody but their owner changes or removes them."""
+        """These belong to a user; only their owner changes or removes them."""
         for path in paths:
             self.theirs[str(path)] = fingerprint(self.digests, path)
 
     def disown(self, root):
-        """What a person removes or moves by hand is nobody's loss."""
+        """Files that a user removes or moves by hand do not count as lost."""
         self.theirs = {path: what for path, what in self.theirs.items() if not (path + "/").startswith(str(root) + "/")}
 
     def write(self, path, data, owned=True):
@@ -155,7 +155,7 @@ class World:
         return [x for x in self.lineages if x.alive and all(getattr(x, key) == value for key, value in wanted.items())]
 
     def age(self, path, days):
-        """As if nobody had read or written it for so long."""
+        """As if it had not been read or written for `days` days."""
         then = self.clock.now - days * 86400
         for directory, _, names in os.walk(path):
             for name in names:
@@ -165,14 +165,14 @@ class World:
                 self.digests.moved(before, os.lstat(file))
 
     def mount_small(self, path, size):
-        """A small file system of its own. False where this user may not mount one."""
+        """A small file system. False if this user may not mount one."""
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True)
         if done.returncode == 0:
             self.mounted = path
         return done.returncode == 0
 
     def manifest(self, step):
-        """The oracle's own reading of a step; None where it cannot be read."""
+        """The oracle's own reading of a step; None if it cannot be read."""
         try:
             with open(os.open(os.path.join(step, "manifest.json"), os.O_RDONLY | os.O_NOATIME | os.O_NONBLOCK)) as file:
                 read = json.load(file)

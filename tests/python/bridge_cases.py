@@ -68,7 +68,7 @@ def second_half_beside(rank, world, directory):
 
 
 def before(rank, world, directory):
-    """By Bridge's own manager."""
+    """Saved by Bridge's own manager."""
     job.train(rank, world, f"{directory}/before", 3, cairn=False)
 
 
@@ -84,7 +84,7 @@ def back(rank, world, directory):
 
 
 def dies(rank, world, directory):
-    """Rank 1 is killed in the save of the sixth iteration, before it has handed over what it has."""
+    """Rank 1 is killed in the save of the sixth iteration, before it has handed over its state."""
     cairn.bridge.patch(deadline=20)
     if rank == 1:
         cairn.megatron.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
@@ -92,7 +92,7 @@ def dies(rank, world, directory):
         job.train(rank, world, f"{directory}/torn", async_save=True)
     except SaveFailed as error:
         assert "rank 1" in str(error), error
-    except RuntimeError as error:  # a collective of Megatron's heard of it first
+    except RuntimeError as error:  # a collective of Megatron's noticed it first
         assert "Connection" in str(error) or "peer" in str(error), error
     else:
         raise AssertionError("an iteration without rank 1's part was committed")
@@ -100,7 +100,7 @@ def dies(rank, world, directory):
 
 
 def after_death(rank, world, directory):
-    """It continues from the iteration before, and saves over what is left of the torn one."""
+    """It continues from the previous iteration, and saves over the leftovers of the torn one."""
     assert pathlib.Path(directory, "torn", TRACKER).read_text() == "3"
     assert not os.path.exists(f"{directory}/torn/iter_0000006/metadata.json")
     cairn.bridge.patch()

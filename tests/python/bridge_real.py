@@ -1,6 +1,6 @@
-"""Megatron Bridge's own `pretrain` on a machine without a GPU, for bridge_cases.py. What it cannot have there is stood in for, and nothing else:
+"""Megatron Bridge's own `pretrain` on a machine without a GPU, for bridge_cases.py. Only the parts that cannot work there are replaced:
 
-- transformer_engine, which Bridge imports unasked: names alone, for modules of Bridge; Megatron-Core goes without. Apex's and its Adam:
+- transformer_engine, which Bridge imports unasked: only names, for modules of Bridge; Megatron-Core goes without. Apex's and its Adam:
   FusedAdam of tests/interop.
 - CUDA: tensors are on the CPU, streams and events do nothing, the generator of a GPU is that of the CPU and is not set. Groups are gloo's.
 - typing.override, before Python 3.12. The warm-up of fused functions is left out.
@@ -142,7 +142,7 @@ def container(until, checkpoint):
 
 
 def replace(kept, first):
-    """In Bridge's modules: what asks for a GPU, and what keeps the losses, the model and the optimizer."""
+    """In Bridge's modules: replaces calls that need a GPU, and keeps the losses, the model and the optimizer."""
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = megatron_trainer.FusedAdam, False
     distrib_optimizer.Adam = megatron_trainer.FusedAdam
     distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
@@ -175,7 +175,7 @@ def tensors(kept):
 
 
 def train(rank, world, run, until=ITERATIONS, cairn=True, **checkpoint):
-    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`, which is made. Returns what a rank has."""
+    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`, which is made. Returns a rank's state."""
     torch.set_num_threads(1)
     torch.cuda.device_count = lambda: 0
     tracker = pathlib.Path(run, TRACKER)

@@ -1,4 +1,4 @@
-"""A stand-in of Megatron Bridge, for a machine without it: what cairn.bridge touches, and a job that trains through it. `train` is as in bridge_real.
+"""A stand-in for Megatron Bridge, for a machine without it: all that cairn.bridge uses, and a job. `train` is as in bridge_real.
 
 Names and signatures are those of Bridge 0.4 to 0.6 and of 067f987d (August 2026), and so is the order of what a save and a load do with the
 context, the strategies and the tracker. Nothing else of Bridge is here: test_bridge.py says how its cases run with the real one.
@@ -117,7 +117,7 @@ def save_checkpoint(state, context):
 
 
 def load_checkpoint(state, context):
-    """It takes no strategy from its context: it makes one, of whatever this module has under the name."""
+    """It takes no strategy from its context: it makes one from the class that this module has under the name."""
     config, training = state.cfg.checkpoint, state.training
     directory = f"{config.load}/iter_{int(pathlib.Path(config.load, TRACKER).read_text()):07}"
     this = sys.modules["megatron.bridge.training.checkpointing"]
@@ -154,7 +154,7 @@ become(os.environ.get("BRIDGE_STAND_IN", "0.6"))
 
 
 def train(rank, world, run, until=6, cairn=True, **checkpoint):
-    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`. Returns what each rank has."""
+    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`. Returns each rank's state."""
     config = CheckpointConfig(run, run, **checkpoint)
     if cairn:
         config.custom_manager_class = "cairn.bridge.CairnCheckpointManager"

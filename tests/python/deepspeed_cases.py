@@ -72,7 +72,7 @@ def train(engine, steps):
 
 
 def weights(engine):
-    """Of the model and, in fp32, of the optimizer: all that this rank has."""
+    """Everything that this rank has of the model and, in fp32, of the optimizer."""
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), enabled=engine.zero_optimization_stage() == 3):
         found = {name: tensor.detach().clone() for name, tensor in engine.module.state_dict().items()}
     for number, (_, state) in enumerate(sorted(engine.optimizer.optimizer.state.items(), key=lambda item: item[0].shape)):
@@ -124,7 +124,7 @@ def by_deepspeed(rank, world, directory):
 
 
 def names(directory):
-    """Of what lies there, without the scripts that DeepSpeed copies."""
+    """The files there, without the scripts that DeepSpeed copies."""
     return [name for name in sorted(os.listdir(directory)) if not name.endswith(".py")]
 
 
@@ -155,7 +155,7 @@ def dies(rank, world, directory):
 
 
 def after_deaths(rank, world, directory):
-    """The tags of before are whole, and the training continues from them; the leftovers go with the next save."""
+    """The earlier tags are whole, and the training continues from them; the next save removes the leftovers."""
     join(rank, world, directory, "after_deaths")
     run = f"{directory}/dies"
     assert names(run) == [".cairn-partial", "best2", "global_step1", "latest"], names(run)
@@ -169,7 +169,7 @@ def after_deaths(rank, world, directory):
 
 
 def cannot_write(rank, world, directory):
-    """A rank that cannot write is named on all ranks, what was there stays, and the next save goes well."""
+    """A rank that cannot write is named on all ranks, existing tags stay, and the next save succeeds."""
     join(rank, world, directory, "cannot_write")
     run = f"{directory}/cannot_write"
     engine = engine_of(2, "fp32", seed=1)
@@ -251,13 +251,13 @@ def write_tag(path, text):
 
 
 def text_of(path):
-    """The file of a tag that is as it was sealed; None of another."""
+    """The file of a tag that is unchanged since it was sealed; else None."""
     whole = cairn.run(["seal", "--newest", "--hash", path], check=False, capture=True).returncode == 0
     return (path / "file").read_text() if whole else None
 
 
 class Death(BaseException):
-    """Of a process, before one of its calls."""
+    """Kills a process before one of its calls."""
 
 
 def saved_again(directory):
@@ -349,7 +349,7 @@ def killed_starts(rank, world, directory):
 
 
 def refused(rank, world, directory):
-    """What is not known, or goes past the checkpoint engine."""
+    """Unknown options, and features that bypass the checkpoint engine."""
     join(rank, world, directory, "refused")
     engine = engine_of(1, "fp32", seed=1)
     assert engine.load_checkpoint(f"{directory}/nothing")[0] is None
@@ -370,7 +370,7 @@ def refused(rank, world, directory):
 
 
 def guide(rank, world, directory, steps):
-    """docs/guide/save-from-deepspeed.md: its Python, which has saved so many steps then."""
+    """docs/guide/save-from-deepspeed.md: its Python, which has saved `steps` steps then."""
     import ranks
 
     join(rank, world, directory, f"guide-{steps}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for `cairn serve` where a test needs what the real one does not do on request: a save that takes its time, an error, a death.
+"""Stands in for `cairn serve` if a test needs behaviour that the real one does not show on request: a slow save, an error, a death.
 
 FAKE_HOLD: a file; a save says "written" when it is gone. FAKE_FAIL: "kind message" of every save. FAKE_DIE: end with this status at a save.
 """

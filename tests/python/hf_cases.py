@@ -1,6 +1,6 @@
 """What the ranks of test_hf.py run, CASE(rank, world, directory): the Trainer of transformers and accelerate itself under FSDP2, on gloo and the CPU.
 
-accelerate shards over GPUs alone: here its state says that ranks on CPUs are FSDP's, too. Nothing else of it is replaced.
+accelerate shards only over GPUs: here its state says that ranks on CPUs are FSDP's, too. Nothing else of it is replaced.
 """
 
 import hashlib
@@ -107,7 +107,7 @@ def kept(directory, name, rank):
 def whole(rank, world, directory):
     """LLaMA with a frozen layer: six steps without a break."""
     cairn.hf.patch()
-    cairn.hf.patch()  # the same again
+    cairn.hf.patch()  # repeated
     found = job(rank, world, directory, "whole", llama)
     assert list(found["losses"]) == list("123456") and not any(".layers.0." in name for name in found["optimizer"])
     keep(directory, "whole", rank, found)
@@ -121,7 +121,7 @@ def again(rank, world, directory):
 
 
 def wider(rank, world, directory):
-    """What two ranks saved, in four: no step is left to train, so that the weights are those that were loaded."""
+    """A save of two ranks, loaded by four: no step is left to train, so the weights are the loaded ones."""
     cairn.hf.patch()
     found = job(rank, world, directory, "wider", llama, f"{directory}/whole/checkpoint-6", learning_rate=0.0)
     expected = kept(directory, "whole", 0)
@@ -129,7 +129,7 @@ def wider(rank, world, directory):
 
 
 def tied(rank, world, directory):
-    """GPT-2, whose output layer is its embedding; with all that the callback does, and something that fails."""
+    """GPT-2, whose output layer is its embedding; with all features of the callback, and a failure."""
     cairn.hf.patch()
     good = cairn.hf.CairnCallback(archive=f"{directory}/store", weights=f"{directory}/weights", dtype="fp32")
     bad = cairn.hf.CairnCallback(seal=False, weights="/proc/nowhere")
@@ -148,7 +148,7 @@ def tied(rank, world, directory):
 
 
 def without_fsdp(rank, world, directory, name):
-    """A Trainer alone, under DDP or DeepSpeed, without patch(): what it saves by its own means is sealed, archived and published."""
+    """A Trainer under DDP or DeepSpeed, without patch(): its own checkpoints are sealed, archived and published."""
     settings = {**SETTINGS, "max_steps": 4, "use_cpu": True}
     if name == "zero3":
         os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", LOCAL_SIZE="1", CROSS_RANK="0")
@@ -174,7 +174,7 @@ def without_fsdp(rank, world, directory, name):
 
 
 def other_format(rank, world, directory):
-    """What accelerate saves by torch.save: it does, and a warning says so."""
+    """State that accelerate saves by torch.save: it still does, with a warning."""
     cairn.hf.patch()
     with unittest.TestCase().assertLogs("cairn.hf", "WARNING") as said:
         job(rank, world, directory, "full", gpt2, kind="FULL_STATE_DICT", max_steps=2)
@@ -183,7 +183,7 @@ def other_format(rank, world, directory):
 
 
 def accelerated(version, model, **settings):
-    """accelerate by itself: its Accelerator, the prepared model, and what trains it on the samples, four at a time, from number `begin` on."""
+    """accelerate by itself: its Accelerator, the prepared model, and a function that trains it on samples from number `begin` on, four at a time."""
     torch.manual_seed(0)
     made, layer = model()
     kind = {"state_dict_type": "SHARDED_STATE_DICT", "auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": [layer]}
@@ -248,7 +248,7 @@ def loop(rank, world, directory):
 
 
 def refuses(rank, world, directory):
-    """An accelerate that saves otherwise."""
+    """An accelerate that saves differently."""
     original = fsdp_utils.save_fsdp_optimizer
     fsdp_utils.save_fsdp_optimizer = lambda *arguments: None
     try:

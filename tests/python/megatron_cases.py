@@ -134,7 +134,7 @@ class Training:
         return state
 
     def tensors(self):
-        """All that this rank has, whole states of a distributed optimizer included."""
+        """Everything that this rank has, including whole states of a distributed optimizer."""
         found = {name: tensor.clone() for name, tensor in self.model.state_dict().items() if torch.is_tensor(tensor)}
         for name, states in trainer.states_of(self.model, self.optimizer).items():
             found.update({f"{name}.{role}": tensor.detach().clone() for role, tensor in states.items()})
@@ -156,7 +156,7 @@ def check_equal(found, expected):
 
 
 def unbroken(rank, world, directory):
-    """Six iterations of each setting. The third is saved with Cairn while the training goes on, and beside it by Megatron itself."""
+    """Six iterations of each setting. The third is saved with Cairn while the training continues, and also by Megatron itself."""
     for name in SETTINGS:
         training = Training(rank, world, name, directory, "unbroken")
         random.seed(f"{parallel_state.get_tensor_model_parallel_rank()} {parallel_state.get_pipeline_model_parallel_rank()}")
@@ -194,7 +194,7 @@ def resumed(rank, world, directory):
 
 
 def resharded(rank, world, directory):
-    """Under another topology, what Cairn loads is what Megatron loads from its own files, bit for bit; also where those were sealed."""
+    """Under another topology, Cairn loads the same bits that Megatron loads from its own files, also if those were sealed."""
     for name, tp, pp in (("tp2", 1, 1), ("tp2", 1, 2), ("pp2", 2, 1)):
         found = []
         for run in (name, f"{name}-theirs"):
@@ -207,7 +207,7 @@ def resharded(rank, world, directory):
 
 
 def dies(rank, world, directory):
-    """Rank 1 is killed before it has handed over what it has; the queue of the other says so, and the iteration is not recognised."""
+    """Rank 1 is killed before it has handed over its state; the other's queue reports it, and the iteration is not recognised."""
     training = Training(rank, world, "pp2", directory, "dies")
     training.train(1)
     training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy())
@@ -232,13 +232,13 @@ def after_death(rank, world, directory):
     training.load(f"{directory}/dies/iter_0000001", cairn.megatron.CairnLoadStrategy())
     assert training.iteration == 1
     training.train(1)
-    training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy())  # over what is left of the torn one
+    training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy())  # over the leftovers of the torn one
     training.load(f"{directory}/dies/iter_0000002", cairn.megatron.CairnLoadStrategy())
     assert training.iteration == 2
 
 
 class Own:
-    """A class that no checkpoint may make by itself."""
+    """A class that a checkpoint must not instantiate."""
 
 
 def refused(error_type, word, attempt):
@@ -247,7 +247,7 @@ def refused(error_type, word, attempt):
     except error_type as error:
         assert word in str(error), (word, error)
     else:
-        raise AssertionError(f"nothing said about {word}")
+        raise AssertionError(f"no message about {word}")
 
 
 def fits(rank, world, directory):
@@ -302,7 +302,7 @@ def complex_of(rank, world):
 
 
 def guide(rank, world, directory, iterations):
-    """docs/guide/save-from-megatron.md: its Python, on one rank; it has saved so many iterations then."""
+    """docs/guide/save-from-megatron.md: its Python, on one rank; it has saved `iterations` iterations then."""
     import ranks
 
     training = Training(rank, world, "tp2", directory, f"guide-{iterations}", tp=1)

@@ -22,10 +22,10 @@ def run_case(module, case, rank, world, directory, seconds, arguments):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     gc.freeze()  # DeepSpeed collects often: no need to look at what was imported
-    faulthandler.dump_traceback_later(0.9 * seconds)  # what a rank that hangs waits for
+    faulthandler.dump_traceback_later(0.9 * seconds)  # shows where a hanging rank waits
     try:
         getattr(importlib.import_module(module), case)(rank, world, directory, *arguments)
-    except SystemExit as error:  # Megatron ends a process with status 0 where it cannot load
+    except SystemExit as error:  # Megatron ends a process with status 0 if it cannot load
         raise RuntimeError(f"{case} ended the process") from error
 
 
@@ -36,7 +36,7 @@ def python_of(page):
 
 
 def run_guide(page, names, directory):
-    """Runs all Python of a page of docs/guide in this process, in the order of the page, with `names` given. Returns what it has defined.
+    """Runs all Python of a page of docs/guide in this process, in the order of the page, with `names` given. Returns its definitions.
 
     A page is a program that resumes where it is started again: a test runs it twice, each time in a new process.
     """
@@ -46,7 +46,7 @@ def run_guide(page, names, directory):
 
 
 class RanksCase(unittest.TestCase):
-    """`cases`: the name of the module, beside this one."""
+    """`cases`: the name of the module, next to this one."""
 
     cases: str
 

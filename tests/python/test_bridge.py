@@ -1,4 +1,4 @@
-"""`cairn.bridge`: trainings that Megatron Bridge saves through its manager continue bit by bit, also from what Bridge itself saved.
+"""`cairn.bridge`: trainings that Megatron Bridge saves through its manager continue bit by bit, also from Bridge's own checkpoints.
 
 PyPI has no Megatron Bridge with a manager, so the cases run over a stand-in of the seam, bridge_stand_in.py. With the real one they run where
 CAIRN_BRIDGE_SOURCE names the directories that Python imports it from, separated by colons: `src` of Megatron-Bridge, the Megatron-LM that it
@@ -42,19 +42,19 @@ class BridgeTest(ranks.RanksCase):
         self.run_ranks("second_half", 2)
         self.run_ranks("back", 2)
 
-    def test_2_beside_the_training(self):
+    def test_2_saves_alongside_the_training(self):
         self.run_ranks("first_half_beside", 2)
         self.run_ranks("second_half_beside", 2)
 
-    def test_3_from_what_bridge_itself_saved(self):
+    def test_3_resumes_from_bridges_own_checkpoints(self):
         self.run_ranks("before", 2)
         self.run_ranks("after", 2)
 
-    def test_4_a_rank_that_dies_leaves_the_iteration_of_before(self):
+    def test_4_a_dead_rank_leaves_the_previous_iteration(self):
         self.run_ranks("dies", 2, killed=(1,))
         self.run_ranks("after_death", 2)
 
-    def test_5_what_is_refused(self):
+    def test_5_unsupported_options_are_refused(self):
         self.run_ranks("says", 1)
 
 

@@ -1,4 +1,4 @@
-"""`--config`: what transformers trains under its own names, saved with cairn.torch and with DCP, is read as the model of its config.json."""
+"""`--config`: models that transformers trains under its own names, saved with cairn.torch and DCP, are read by their config.json."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def state_of(model, optimizer):
 
 
 def parts_of(name, stored):
-    """Some parameters of the second layer under canonical names, cut out of the tensors that transformers has."""
+    """Some parameters of the second layer under canonical names, cut out of transformers' tensors."""
     layer = "model.layers.1."
     if name == "gpt2":
         fused = stored["transformer.h.1.attn.c_attn.weight"]
@@ -127,8 +127,8 @@ class ConfigTest(unittest.TestCase):
                 said = self.cairn("diff", self.directory / name, self.directory / release, "--config", self.config(name), "--ignore", "optimizer")
                 self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
 
-    def test_the_optimizer_comes_along(self):
-        """Cut as the weights are: what AdamW holds of a fused matrix is of its parts."""
+    def test_the_optimizer_is_read(self):
+        """Split like the weights: AdamW's states of a fused matrix belong to its parts."""
         for name, (model, optimizer) in self.trained.items():
             state = get_optimizer_state_dict(model, optimizer)["state"]
             with self.subTest(model=name), cairn.open(self.directory / name, config=self.config(name)) as checkpoint:
@@ -153,14 +153,14 @@ class ConfigTest(unittest.TestCase):
                         moments[source] = {key: one.tobytes() for key, one in checkpoint.items() if one.role in ROLES[1:]}
                 self.assertEqual(*moments.values())
 
-    def test_a_step_of_it_needs_no_config_any_more(self):
+    def test_a_native_step_of_it_needs_no_config(self):
         native = self.directory / "native"
         self.cairn("convert", self.directory / "gpt2", native, "--config", self.config("gpt2").parent, "--to", "native")
         self.cairn("verify", native, "--values", "--hash")
         self.cairn("strip", native, self.directory / "native-release", "--dtype", "fp32")
         self.same_as_trained("native-release", "gpt2")
 
-    def test_of_dcp(self):
+    def test_reads_dcp(self):
         dcp.save(state_of(*self.trained["phi3"]), checkpoint_id=self.directory / "dcp", no_dist=True)
         self.strip("phi3", self.directory / "dcp", "dcp-release")
         self.cairn("verify", self.directory / "dcp", "--config", self.config("phi3"))
@@ -175,7 +175,7 @@ class ConfigTest(unittest.TestCase):
         self.assertFalse(target.exists())
 
     def weights_alone(self, name, run, says):
-        """Of an optimizer that cannot be read, a release needs nothing."""
+        """A release does not need an optimizer that cannot be read."""
         self.refused(run, f"{says}.*--allow optimizer", self.config(name), ("convert", "--to", "dcp"))
         for flags in ((), ("--allow", "optimizer")):
             release = self.directory / f"{run.name}-release{len(flags)}"
@@ -188,7 +188,7 @@ class ConfigTest(unittest.TestCase):
         path.write_text(json.dumps({**json.loads(self.config("llama").read_text()), **fields}))
         return path
 
-    def test_what_does_not_fit_is_named(self):
+    def test_mismatches_are_named(self):
         run = self.directory / "llama"
         self.refused(run, "missing: model.layers.2", self.changed_config(num_hidden_layers=3))
         self.refused(run, "no place .*layers.1.*--allow", self.changed_config(num_hidden_layers=1))
@@ -198,13 +198,13 @@ class ConfigTest(unittest.TestCase):
         self.refused(run, "nowhere", self.directory / "nowhere")
 
     def test_frozen_parameters(self):
-        """The optimizer does not name them, so that they keep what the state dict put before their names."""
+        """The optimizer does not name them, so they keep the prefix that the state dict put before their names."""
         model, optimizer = trained(MODELS["llama"], frozen=("embed_tokens", "layers.0."))
         cairn.torch.save(state_of(model, optimizer), self.directory / "frozen", step=2)
         self.cairn("strip", self.directory / "frozen", self.directory / "frozen-release", "--config", self.config("llama"), "--dtype", "fp32")
         self.same(self.directory / "frozen-release", model)
         flags = ("--config", self.config("llama"), "--dtype", "bf16", "--to")
-        for zero in (1, 2, 3):  # of ZeRO 3 each rank has a piece of what is frozen
+        for zero in (1, 2, 3):  # under ZeRO 3 each rank has a piece of each frozen parameter
             with self.subTest(zero=zero):
                 target = self.directory / f"frozen-deepspeed{zero}"
                 self.cairn("convert", self.directory / "frozen", target, *flags, "megatron-deepspeed", "--zero", zero, "--dp", 3)
@@ -224,8 +224,8 @@ class ConfigTest(unittest.TestCase):
         self.refused(run, "several models, behind 'ema.', 'model.'.*--allow", self.config("llama"))
         self.strip("llama", run, "one-of-several", "--allow", "ema.*")
 
-    def test_a_tensor_of_another_module_fills_no_place(self):
-        """"reward.norm.weight" ends as the model's norm does, which is not there."""
+    def test_a_tensor_of_another_module_is_not_used(self):
+        """"reward.norm.weight" ends like the model's norm, which is missing."""
         state = dict(self.trained["llama"][0].state_dict())
         other = torch.full_like(state.pop("model.norm.weight"), 9)
         for number, value in enumerate(({"model": {**state, "reward.norm.weight": other}}, {"model": state, "reward": {"norm.weight": other}})):
@@ -233,8 +233,8 @@ class ConfigTest(unittest.TestCase):
             cairn.torch.save(value, run, step=1)
             self.refused(run, "several models, behind '.*--allow", self.config("llama"))
 
-    def test_a_head_beside_its_model(self):
-        """Modules of one's own around transformers' base model; a head somewhere else is none of it."""
+    def test_a_head_outside_of_its_model(self):
+        """Custom modules around transformers' base model; a head elsewhere does not belong to it."""
         model, _ = self.trained["llama"]
         state = {f"net.backbone.{key}": tensor for key, tensor in model.base_model.state_dict().items()}
         for number, name in enumerate(("lm_head.weight", "net.lm_head.weight")):
@@ -244,7 +244,7 @@ class ConfigTest(unittest.TestCase):
         self.refused(self.directory / "head-elsewhere", "several models, behind 'draft.', 'net.backbone.'", self.config("llama"))
 
     def save_both(self, state, name):
-        """With cairn.torch, tensors with and beside the objects, and with DCP."""
+        """With cairn.torch, tensors inside and outside of the objects, and with DCP."""
         with mock.patch.object(_layout, "SMALL", 2048):
             cairn.torch.save(state, self.directory / f"{name}-cairn", step=1)
         dcp.save(state, checkpoint_id=self.directory / f"{name}-dcp", no_dist=True)
@@ -265,7 +265,7 @@ class ConfigTest(unittest.TestCase):
                 self.assertEqual(sorted(groups[0.25] + groups[0.5]), sorted(checkpoint.keys()))
                 self.assertTrue(all(".attention." in name or ".mlp." in name for name in groups[0.5]), groups[0.5])
 
-    def test_two_models_each_with_its_optimizer(self):
+    def test_two_models_with_an_optimizer_each(self):
         """Their states have the same names too."""
         one, other = self.trained["llama"], trained(MODELS["llama"], frozen=("embed_tokens",))
         step_of(*other)
@@ -282,7 +282,7 @@ class ConfigTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "several models, behind 'actor_optim.', 'critic_optim.'"):
                 cairn.open(run, config=self.config("llama"), allow=["critic.*"])
 
-    def test_a_head_of_another_module_leaves_the_models_names(self):
+    def test_a_head_of_another_module_does_not_rename_the_model(self):
         """Small tensors and large ones have their names of one state dict."""
         model, _ = self.trained["llama"]
         value = {"lm_head.weight": torch.zeros(1, 32)}
@@ -290,13 +290,13 @@ class ConfigTest(unittest.TestCase):
             self.refused(run, "several models, behind 'model.', 'value.'", self.config("llama"))
             self.strip("llama", run, f"{run.name}-release", "--allow", "value.*")
 
-    def test_states_by_numbers(self):
+    def test_states_keyed_by_numbers(self):
         model, optimizer = self.trained["llama"]
         run = self.directory / "numbers"
         cairn.torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, run, step=1)
         self.weights_alone("llama", run, "go by numbers .*get_optimizer_state_dict")
 
-    def test_what_a_release_leaves_out_is_named(self):
+    def test_values_that_a_release_leaves_out_are_named(self):
         run = self.directory / "scale"
         cairn.torch.save({"model": {"a": torch.ones(3)}, "logit_scale": torch.tensor(2.5)}, run, step=1)
         for verb, format in (("strip", "--format"), ("convert", "--to")):

@@ -28,7 +28,7 @@ class DeepSpeedTest(ranks.RanksCase):
         self.run_ranks("by_deepspeed", 2)
         cairn.run(["convert", f"{self.directory}/zero1-bf16/global_step3", f"{self.directory}/dcp", "--to", "dcp"], capture=True)
 
-    def test_2_a_rank_that_dies_leaves_the_tag_of_before(self):
+    def test_2_a_dead_rank_leaves_the_previous_tag(self):
         for tag in ("global_step2", "best2"):
             pathlib.Path(f"{self.directory}/dies-tag").write_text(tag)
             self.run_ranks("dies", 2, killed=(1,))
@@ -37,13 +37,13 @@ class DeepSpeedTest(ranks.RanksCase):
     def test_3_a_rank_that_cannot_write_is_named(self):
         self.run_ranks("cannot_write", 2)
 
-    def test_4_what_is_not_whole_is_passed_over(self):
+    def test_4_incomplete_tags_are_skipped(self):
         self.run_ranks("not_whole", 2)
 
-    def test_5_what_cannot_be_sealed_is_refused(self):
+    def test_5_unsealable_checkpoints_are_refused(self):
         self.run_ranks("refused", 1)
 
-    def test_6_a_tag_that_is_saved_again_is_whole_at_any_time(self):
+    def test_6_a_tag_saved_again_is_complete_at_any_time(self):
         self.run_ranks("killed_starts", 1)
         traces = ["strace", "-qq", "-o", "/dev/null", "true"]
         if not shutil.which("strace") or subprocess.run(traces).returncode != 0:

@@ -1,4 +1,4 @@
-"""What is distributed, without the minutes that a wheel takes: the metadata, the licences, and what `cmake --install` installs."""
+"""The distribution, without the minutes that a wheel takes: the metadata, the licences, and what `cmake --install` installs."""
 
 import email
 import os

@@ -15,7 +15,7 @@ import ranks  # noqa: E402
 class HfTest(ranks.RanksCase):
     cases = "hf_cases"
 
-    def test_1_a_training_goes_on_bit_for_bit(self):
+    def test_1_a_training_resumes_bit_by_bit(self):
         self.run_ranks("whole", 2)
         self.run_ranks("again", 2)
         self.run_ranks("wider", 4)
@@ -48,7 +48,7 @@ class HfTest(ranks.RanksCase):
         self.run_ranks("fsdp1", 2)
         cairn.run(["verify", f"{self.directory}/fsdp1_3/optimizer_0"], capture=True)
 
-    def test_4_what_it_does_not_do(self):
+    def test_4_unsupported_options_are_refused(self):
         self.run_ranks("other_format", 2)
         self.run_ranks("refuses", 1)
 

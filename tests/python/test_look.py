@@ -56,13 +56,13 @@ def bytes_of(tensor):
 
 
 def widened(tensor):
-    """As numpy has it."""
+    """The numpy array of a tensor."""
     wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2) else tensor
     return wide.numpy()
 
 
 def python(code):
-    """What a process of its own prints."""
+    """The output of a new process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment)
     if done.returncode:
@@ -80,7 +80,7 @@ def flip(path, at):
 
 class ValuesTest(unittest.TestCase):
     def same(self, read, expected):
-        """Type, shape and bits; NaN by NaN where the widening is another's."""
+        """Type, shape and bits; only NaN for NaN if other code widened the value."""
         self.assertEqual((type(read), read.dtype, read.shape), (type(expected), expected.dtype, expected.shape))
         np.testing.assert_array_equal(read, expected)
 
@@ -112,7 +112,7 @@ class ValuesTest(unittest.TestCase):
             self.holds(checkpoint, TYPES, "model.")
             self.assertEqual(checkpoint.state["step"], 3)
 
-    def test_a_type_that_is_not_held_hides_no_other_tensor(self):
+    def test_an_unsupported_type_hides_no_other_tensor(self):
         tensors = {"a": torch.ones(2), "z": torch.ones(2, dtype=torch.complex64), "u": torch.ones(3, dtype=torch.uint16)}
         torch.save(tensors, HERE / "odd.pt")
         look_files.save_file({name: tensors[name] for name in "au"}, HERE / "odd.safetensors")
@@ -123,14 +123,14 @@ class ValuesTest(unittest.TestCase):
                 with self.assertRaisesRegex(KeyError, f"u has type {absent['u']}, which Cairn does not support"):
                     checkpoint["u"]
 
-    def test_what_torch_saved_in_shards(self):
+    def test_sharded_torch_save_files(self):
         with cairn.open(HERE / "sharded") as checkpoint:
             self.holds(checkpoint, SHARDED)
             self.assertEqual(checkpoint.step, 12)
             self.same(checkpoint["rows"][18:20, 1:3], SHARDED["rows"].numpy()[18:20, 1:3])  # of both ranks
 
     def check_native(self, run):
-        """A step against h5py, which reads index.h5 and the shards behind it."""
+        """A step against h5py, which reads index.h5 and its shards."""
         step = look_files.step_of(run)
         with cairn.open(run) as checkpoint, h5py.File(f"{step}/index.h5") as index:
             self.assertEqual(checkpoint.path, step)
@@ -146,7 +146,7 @@ class ValuesTest(unittest.TestCase):
         self.assertGreater(len(self.check_native(HERE / "run")), 140)
 
     def test_a_packed_step_against_its_source(self):
-        """Masters split, zstd: what h5py cannot join, `cairn convert` does."""
+        """Split masters, zstd: h5py cannot join them, `cairn convert` does."""
         look_files.cairn("convert", HERE / "packed", HERE / "unpacked", "--to", "safetensors", "--dtype", "bf16")
         from safetensors import safe_open
 
@@ -157,13 +157,13 @@ class ValuesTest(unittest.TestCase):
                 master = checkpoint[name, "master"].numpy()
                 self.assertEqual(bytes_of(torch.from_numpy(master).bfloat16()), checkpoint[name].tobytes(), name)
 
-    def test_other_systems_hold_what_the_step_holds(self):
+    def test_other_systems_have_the_values_of_the_step(self):
         with cairn.open(HERE / "run") as run:
             for system in FOREIGN:
                 with self.subTest(system=system), cairn.open(HERE / system) as checkpoint:
                     self.assertEqual("exp_avg" in checkpoint.roles(), system not in ("hf", "safetensors"))
                     for name, tensor in checkpoint.items():
-                        role = "master" if (system, tensor.role) == ("universal", "weight") else tensor.role  # it has the fp32 alone
+                        role = "master" if (system, tensor.role) == ("universal", "weight") else tensor.role  # it has only the fp32
                         self.assertEqual(tensor.tobytes(), run[tensor.name, role].tobytes(), name)
 
     @unittest.skipUnless(os.environ.get("CAIRN_TRAIN"), "the trainer is not built")
@@ -179,7 +179,7 @@ class ValuesTest(unittest.TestCase):
 
 class SlicesTest(unittest.TestCase):
     def index(self, source, shape):
-        """Any that numpy takes without arrays."""
+        """Any index that numpy accepts, except arrays."""
 
         def along(size):
             if size and source.random() < 0.3:
@@ -206,7 +206,7 @@ class SlicesTest(unittest.TestCase):
             self.assertEqual((type(read), read.shape, read.dtype), (type(expected), expected.shape, expected.dtype), said)
             self.assertEqual(read.tobytes(), expected.tobytes(), said)
 
-    def test_they_are_numpys(self):
+    def test_match_numpy(self):
         names = ["fp64", "fp16", "bf16", "int32", "scalar", "one", "empty", "hollow", "bool"]
         with cairn.open(HERE / "types.safetensors") as checkpoint:
             self.check(checkpoint, names, 400, 1)
@@ -215,11 +215,11 @@ class SlicesTest(unittest.TestCase):
             with mock.patch.object(_windows.read_boxes, "__defaults__", (256,)):
                 self.check(checkpoint, names, 200, 3)
 
-    def test_of_shards(self):
+    def test_slices_of_shards(self):
         with cairn.open(HERE / "run") as checkpoint:
             self.check(checkpoint, ["embedding.word.weight", "layers.1.mlp.up.weight/master", "layers.0.mlp.up.bias/exp_avg"], 200, 4)
 
-    def test_what_is_no_index(self):
+    def test_invalid_indices_are_refused(self):
         with cairn.open(HERE / "types.safetensors") as checkpoint:
             tensor = checkpoint["int32"]
             for index in ((0, 0, 0, 0, 0), 2, (0, -4), (..., ...)):
@@ -247,7 +247,7 @@ class BytesTest(unittest.TestCase):
         work()
         return characters() - before
 
-    def test_a_few_rows_of_many_gigabytes(self):
+    def test_a_few_rows_of_a_large_file_read_little(self):
         """16 GB that have no blocks on the disk."""
         rows, columns = 1 << 20, 4096
         header = json.dumps({"w": {"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, rows * columns * 4]}}).encode()
@@ -262,7 +262,7 @@ class BytesTest(unittest.TestCase):
             for index, most in [(np.s_[700_000, 5], 1 << 16), (np.s_[700_000:700_004], 1 << 18), (np.s_[::50_000, 5:6], 21 << 16)]:
                 self.assertLess(self.read_by(lambda: self.assertEqual(tensor[index].max(), 2.5)), most, index)
 
-    def test_a_chunk_of_a_step(self):
+    def test_a_slice_reads_one_chunk_of_a_step(self):
         values = torch.arange(1 << 22).view(4096, 1024)
         saved = cairn.torch.save({"w": values}, HERE / "chunks", 1)
         with cairn.open(saved.step_dir) as checkpoint:
@@ -303,7 +303,7 @@ class CheckpointTest(unittest.TestCase):
             rows = [(one.name, one.role, one.dtype, list(one.shape), one.nbytes) for one in checkpoint.values()]
             self.assertEqual(rows, [tuple(row.values()) for row in listed])
 
-    def test_how_it_looks(self):
+    def test_repr_and_html(self):
         with cairn.open(HERE / "run") as checkpoint:
             self.assertRegex(repr(checkpoint), r"^<cairn checkpoint .*/run/step-00000100: step 100, \d+ tensors, \d+ kB>$")
             master = checkpoint["embedding.word.weight", "master"]
@@ -339,7 +339,7 @@ class CheckpointTest(unittest.TestCase):
             with self.assertRaisesRegex(KeyError, r"step is not a tensor: .objects\['step'\] is its value"):
                 checkpoint["step"]
 
-    def test_open_inspect_and_diff_call_a_tensor_as_the_state_dict_does(self):
+    def test_open_inspect_and_diff_use_the_names_of_the_state_dict(self):
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model = torch.nn.Sequential(torch.nn.Linear(100, 100))
@@ -385,7 +385,7 @@ class CheckpointTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "step-00000100 is closed"):
             checkpoint["embedding.word.weight"][0]
 
-    def test_one_that_is_dropped_is_closed(self):
+    def test_an_unreferenced_checkpoint_is_closed(self):
         def files():
             return len(os.listdir(f"/proc/{_helper.helper().pid}/fd"))
 
@@ -406,7 +406,7 @@ class CheckpointTest(unittest.TestCase):
             self.assertEqual(member["embedding.word.weight"].tobytes(), run["embedding.word.weight"].tobytes())
 
 
-class TroubleTest(unittest.TestCase):
+class ErrorsTest(unittest.TestCase):
     def copy(self, name):
         target = pathlib.Path(tempfile.mkdtemp(dir=HERE)) / name
         (shutil.copytree if (HERE / name).is_dir() else shutil.copy)(HERE / name, target)
@@ -419,18 +419,18 @@ class TroubleTest(unittest.TestCase):
                 return file, at
         raise AssertionError(f"{path} does not hold the bytes")
 
-    def test_what_is_not_there(self):
+    def test_missing_files_and_tensors_are_named(self):
         for path in (HERE / "nowhere", HERE / "nowhere/step-00000001"):
             with self.assertRaisesRegex(FileNotFoundError, "nowhere"):
                 cairn.open(path)
 
-    def test_what_is_no_checkpoint(self):
+    def test_other_files_are_refused(self):
         path = HERE / "notes.txt"
         path.write_text("hello")
         with self.assertRaisesRegex(cairn.NotSupported, "notes.txt"):
             cairn.open(path)
 
-    def test_what_has_no_place_is_left_out_when_asked(self):
+    def test_unmapped_tensors_are_left_out_on_request(self):
         path = self.copy("hf")
         file = path / "model.safetensors"
         save_file({**load_file(file), "model.extra": torch.ones(3)}, file, {"format": "pt"})
@@ -447,7 +447,7 @@ class TroubleTest(unittest.TestCase):
                 cairn.open(path, **options)
 
     def test_a_flipped_bit_is_named_by_its_file(self):
-        """In whatever has a sum over its values."""
+        """In any file with a checksum over its values."""
         for name in ("run", "dcp", "torch-dist", "megatron", "megatron-deepspeed", "types.pt"):
             with self.subTest(system=name):
                 path = self.copy(name)
@@ -471,7 +471,7 @@ class TroubleTest(unittest.TestCase):
             with self.subTest(system=name), self.assertRaisesRegex((cairn.CorruptError, FileNotFoundError), re.escape(path.name)):
                 cairn.open(path / "step-00000100" if name == "run" else path)
 
-    def test_a_helper_that_was_killed_is_started_again(self):
+    def test_a_killed_helper_is_restarted(self):
         with cairn.open(HERE / "run") as checkpoint:
             tensor = checkpoint["embedding.word.weight"]
             values = tensor.tobytes()
@@ -481,7 +481,7 @@ class TroubleTest(unittest.TestCase):
             except cairn.HelperDied:  # its end was not known yet
                 self.assertEqual(tensor.tobytes(), values)
 
-    def test_a_fork_reads_beside_its_parent(self):
+    def test_a_fork_reads_independently_of_its_parent(self):
         with cairn.open(HERE / "run") as checkpoint:
             tensor = checkpoint["embedding.word.weight"]
             values, parents = tensor.tobytes(), _helper.helper().pid
@@ -493,7 +493,7 @@ class TroubleTest(unittest.TestCase):
             self.assertEqual(os.waitpid(child, 0)[1], 0)
             self.assertEqual((tensor.tobytes(), _helper.helper().pid), (values, parents))
 
-    def test_threads_read_at_once(self):
+    def test_threads_read_concurrently(self):
         with cairn.open(HERE / "run") as checkpoint, cairn.open(HERE / "dcp") as other:
             expected = {name: tensor.tobytes() for name, tensor in other.items()}
             wrong = []
@@ -510,7 +510,7 @@ class TroubleTest(unittest.TestCase):
                 thread.join()
             self.assertEqual(wrong, [])
 
-    def test_a_checkpoint_that_was_replaced_is_not_read_on(self):
+    def test_a_replaced_checkpoint_is_an_error(self):
         path = self.copy("types.safetensors")
         with cairn.open(path) as checkpoint:
             shutil.copy(HERE / "safetensors/model.safetensors", path)
@@ -521,7 +521,7 @@ class TroubleTest(unittest.TestCase):
                 checkpoint["fp32"].tobytes()
 
 
-class WithoutTest(unittest.TestCase):
+class MissingPackagesTest(unittest.TestCase):
     """Processes that have no torch, or no numpy either."""
 
     def test_without_torch(self):
@@ -548,7 +548,7 @@ except ImportError as error:
     print(error)""")
         self.assertRegex(said, "<cairn tensor embedding.word.weight: bf16 .50, 16., 1.60 kB> 1600 (True|False)\n.*pip install numpy")
 
-    def test_what_is_imported(self):
+    def test_imports_only_needed_modules(self):
         said = python("""
 import cairn, sys
 print(sorted({"numpy", "torch", "cairn._helper", "cairn._rows"} & set(sys.modules)), "open" in dir(cairn))
@@ -626,7 +626,7 @@ class RowsTest(unittest.TestCase):
 
 
 class DocumentsTest(unittest.TestCase):
-    """What the docs say, done."""
+    """The examples of the docs, executed."""
 
     def setUp(self):
         place = pathlib.Path(tempfile.mkdtemp(dir=HERE))
@@ -670,7 +670,7 @@ class DocumentsTest(unittest.TestCase):
         said = python(block.replace("/scratch/", f"{HERE}/scratch/"))
         self.assertRegex(said, r"run/step-00000100: good, .* checked \(structure, every byte\)")
 
-    def test_what_a_notebook_escapes(self):
+    def test_html_is_escaped(self):
         rows = cairn.Rows([{"file": "<script>", "loss": 1 / 3}])
         self.assertIn("<td>&lt;script&gt;</td><td>0.333333</td>", rows._repr_html_())
         self.assertIn("... and 50 more", cairn.Rows([{"a": at} for at in range(250)])._repr_html_())

@@ -28,7 +28,7 @@ class MegatronTest(ranks.RanksCase):
         self.run_ranks("resharded", 2)
         for again in ("tp2-11", "tp2-12", "pp2-21"):
             steps = [f"{self.directory}/{name}/iter_0000003/step-00000003" for name in (again[:3], again)]
-            # The objects hold what differs: random states, and the number of ranks.
+            # The objects differ: random states, and the number of ranks.
             said = cairn.run(["diff", *steps, "--ignore", "state_dict/*"], capture=True).stdout
             self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
 
@@ -50,11 +50,11 @@ class MegatronTest(ranks.RanksCase):
             self.assertRegex(cairn.run(["verify", run, *flags], capture=True).stdout, "iter_0000003/step-00000003: good")
         cairn.run(["diff", run, f"{run}/iter_0000003/step-00000003"], capture=True)
 
-    def test_2_a_rank_that_dies_leaves_the_iteration_of_before(self):
+    def test_2_a_dead_rank_leaves_the_previous_iteration(self):
         self.run_ranks("dies", 2, killed=(1,))
         self.run_ranks("after_death", 2)
 
-    def test_3_what_does_not_fit_is_named(self):
+    def test_3_mismatches_are_named(self):
         self.run_ranks("fits", 2)
 
     def test_4_the_guide(self):

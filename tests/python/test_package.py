@@ -28,14 +28,14 @@ def run_python(*arguments, **environment):
 
 
 class PackageTest(unittest.TestCase):
-    def test_one_version(self):
+    def test_all_parts_have_one_version(self):
         of_build = re.search(r"project\(cairn VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
         self.assertEqual(cairn.__version__, of_build)
         self.assertEqual(cairn.run(["--version"], capture=True).stdout, f"cairn {of_build}\n")
         if INSTALLED:
             self.assertEqual(importlib.metadata.version(cairn._command.DISTRIBUTION), of_build)
 
-    def test_the_module_is_the_program(self):
+    def test_python_m_cairn_runs_the_program(self):
         done = run_python("-m", "cairn", "lss")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (2, "", "cairn: unknown verb 'lss'; did you mean ls?\n"))
 
@@ -46,7 +46,7 @@ class PackageTest(unittest.TestCase):
         self.assertIn("/not/there", str(caught.exception))
         self.assertEqual(cairn.run(["ls", pathlib.Path("/not/there")], capture=True, check=False).returncode, 2)
 
-    def test_a_program_that_is_not_there_is_named(self):
+    def test_a_missing_program_is_named(self):
         done = run_python("-m", "cairn", "--version", CAIRN="/not/there/cairn")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/not/there/cairn", done.stderr)
@@ -99,7 +99,7 @@ class WheelTest(unittest.TestCase):
         for module in [*package.rglob("*.py"), package / "py.typed"]:
             self.assertEqual((installed / module.relative_to(package)).read_bytes(), module.read_bytes(), module)
 
-    def test_the_licences_of_what_is_inside_are_in_it(self):
+    def test_the_licences_of_its_libraries_are_in_it(self):
         names = {file.name for file in importlib.metadata.files(cairn._command.DISTRIBUTION) if "licenses" in file.parts}
         inside = "fmtlib gcc-12 hdf5 libaec libarchive libzstd nlohmann-json3 openssl sentencepiece sqlite3 zlib".split()
         self.assertLessEqual({"LICENSE", *(name + ".txt" for name in inside)}, names)

@@ -27,7 +27,7 @@ class TitanTest(ranks.RanksCase):
     def steps(self, name):
         return sorted(entry for entry in os.listdir(f"{self.directory}/{name}/checkpoint") if entry.startswith("step-"))
 
-    def test_1_a_training_goes_on_bit_for_bit(self):
+    def test_1_a_training_resumes_bit_by_bit(self):
         self.run_ranks("whole", 2)
         self.assertEqual(self.steps("whole"), ["step-00000002", "step-00000004", "step-00000006"])
         self.run_ranks("again", 2)
@@ -36,7 +36,7 @@ class TitanTest(ranks.RanksCase):
         cairn.run(["verify", run], capture=True)
         self.assertRegex(cairn.run(["ls", run], capture=True).stdout, r"6 +verified")
 
-    def test_2_one_line_of_a_training_that_is_under_way(self):
+    def test_2_a_running_training_changes_one_line(self):
         """From torchtitan's own steps, and then at other meshes."""
         self.run_ranks("dcp_before", 2)
         self.run_ranks("dcp_after", 2)
@@ -45,7 +45,7 @@ class TitanTest(ranks.RanksCase):
         self.run_ranks("pipeline", 2)
         self.run_ranks("after_pipeline", 1)
 
-    def test_3_a_model_alone_is_no_training(self):
+    def test_3_a_model_without_its_optimizer_is_refused(self):
         self.run_ranks("model_alone", 1)
         run = f"{self.directory}/exported/checkpoint"
         cairn.run(["strip", run, f"{self.directory}/release", "--dtype", "bf16", "--format", "safetensors"], capture=True)

@@ -42,7 +42,7 @@ FAKE = str(ROOT / "tests/python/fake_cairn.py")
 
 
 class Wrapper(torch.Tensor):
-    """Around a tensor of its own shape and type, as float8 trainings have it; everything is done to that one."""
+    """Wraps a tensor of the same shape and type, as in float8 trainings; every operation applies to that tensor."""
 
     @staticmethod
     def __new__(cls, inner, scale=None):
@@ -61,7 +61,7 @@ class Wrapper(torch.Tensor):
 
 
 class Quantized(Wrapper):
-    """Around one of another type."""
+    """Wraps a tensor of another type."""
 
 
 def same(a, b):
@@ -91,7 +91,7 @@ class ObjectsTest(unittest.TestCase):
     def check(self, value):
         self.assertTrue(same(self.through_json(value), value), repr(value)[:200])
 
-    def test_states_of_trainings(self):
+    def test_training_states_round_trip(self):
         model = torch.nn.Linear(3, 4)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95))
         model(torch.ones(1, 3)).sum().backward()
@@ -107,7 +107,7 @@ class ObjectsTest(unittest.TestCase):
             self.check(value)
         self.check(numpy.random.default_rng(3).bit_generator.state)  # integers of 128 bits
 
-    def test_values_at_the_edges(self):
+    def test_edge_values_round_trip(self):
         for value in [
             *(0, -1, 2**63 - 1, -(2**63), 2**63, 2**64, -(2**200), True, False, None),
             *(0.0, -0.0, 1.0, 0.1, 1e22, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan),
@@ -124,7 +124,7 @@ class ObjectsTest(unittest.TestCase):
         ]:
             self.check(value)
 
-    def test_random_values(self):
+    def test_random_values_round_trip(self):
         source = random.Random(7)
         leaves = [None, True, 3, -(2**70), 0.5, math.inf, "x", "\udc80", b"\0", torch.bfloat16, numpy.int8(3), torch.arange(3)]
         keys = ["a", "b", "__cairn__", 1, None, (1, "x"), "\ud900"]
@@ -146,13 +146,13 @@ class ObjectsTest(unittest.TestCase):
         for _ in range(1000):
             self.check(value(5))
 
-    def test_equal_sets_are_equal_bytes(self):
+    def test_equal_sets_have_equal_bytes(self):
         first, second = {"a", "b", "c", 3}, set()
         for item in (3, "c", "b", "a"):
             second.add(item)
         self.assertEqual(_objects.encode(first, ""), _objects.encode(second, ""))
 
-    def test_what_is_not_json_is_a_pickle_that_must_be_allowed(self):
+    def test_non_json_values_are_pickles_that_must_be_allowed(self):
         deep = []
         for _ in range(100):
             deep = [deep]
@@ -165,7 +165,7 @@ class ObjectsTest(unittest.TestCase):
                 _objects.decode(entry, "rng.3", False)
             self.assertIs(type(_objects.decode(entry, "rng.3", True)), type(value))
 
-    def test_what_pickle_cannot_hold_is_named(self):
+    def test_unpicklable_values_are_named(self):
         with self.assertRaisesRegex(TypeError, "loader.worker: a function"):
             _objects.encode(lambda: 0, "loader.worker")
 
@@ -175,10 +175,10 @@ class ObjectsTest(unittest.TestCase):
 
 
 class OwnershipTest(unittest.TestCase):
-    """Meshes without processes: each box has one writer, and it is among those who hold it."""
+    """Meshes without processes: each box has one writer, among the ranks that hold it."""
 
     def writers(self, mesh, replicated, fqn):
-        """{box: the set of ranks that say that they write it}; a box is its coordinates along the sharding dimensions."""
+        """{box: the set of ranks that claim to write it}; a box is its coordinates along the sharding dimensions."""
         boxes = {}
         for coordinate in numpy.ndindex(*mesh.shape):
             rank = int(mesh[coordinate])
@@ -199,8 +199,8 @@ class OwnershipTest(unittest.TestCase):
                     self.assertEqual(len(boxes), math.prod(size for size, copies in zip(shape, replicated) if not copies))
                     self.assertTrue(all(len(chosen) == 1 for chosen in boxes.values()))
 
-    def test_a_mesh_that_was_cut_out_of_another(self):
-        """[pp, dp, tp]: what FSDP alone has sharded is on every rank of TP, but not on other stages."""
+    def test_a_mesh_sliced_out_of_another(self):
+        """[pp, dp, tp]: a tensor that only FSDP has sharded is on every rank of TP, but not on other stages."""
         root = torch.randperm(8).view(2, 2, 2)
         stage, tp = root[1], root[1, :, 0].tolist()
         self.assertEqual(_ownership.widened([tp[0]], root, tp, [True, False, False]), sorted(stage[0].tolist()))
@@ -210,7 +210,7 @@ class OwnershipTest(unittest.TestCase):
         self.assertEqual(_ownership.widened([5], root, everyone, [False, False, False]), [5])
         self.assertEqual(_ownership.widened([5], root.flatten(), [5], [False]), [5])  # torchtitan's: unflattened from a world without names
 
-    def test_the_work_is_spread(self):
+    def test_writes_are_spread_over_ranks(self):
         counts = collections.Counter(_ownership.choose(range(8), f"layers.{layer}.weight", (0, 0)) for layer in range(8000))
         self.assertLess(max(counts.values()), 1.15 * 1000)
         self.assertGreater(min(counts.values()), 0.85 * 1000)
@@ -218,7 +218,7 @@ class OwnershipTest(unittest.TestCase):
     def test_the_choice_is_the_same_in_every_process(self):
         self.assertEqual([_ownership.choose(range(16), "model.embed", (0, offset)) for offset in range(6)], [12, 8, 10, 13, 13, 9])
 
-    def test_plain_tensors(self):
+    def test_plain_tensors_have_one_writer(self):
         tensor = torch.ones(3)
         alone = _ownership.Ownership(2, 4, [tensor])
         self.assertEqual(alone.holders("w", tensor), [0, 1, 2, 3])
@@ -229,7 +229,7 @@ class OwnershipTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, r"w: replicas says that ranks \[0, 1\] hold it, but rank 2"):
             _ownership.Ownership(2, 4, [], [0, 1]).holders("w", tensor)
 
-    def test_a_dimension_of_experts(self):
+    def test_expert_dimensions(self):
         def of(*names):
             return _ownership.expert_dimension([(names, [2] * len(names))])
 
@@ -238,7 +238,7 @@ class OwnershipTest(unittest.TestCase):
 
 
 class WindowsTest(unittest.TestCase):
-    def test_boxes_are_split_into_what_fits(self):
+    def test_boxes_are_split_to_fit_a_window(self):
         for shape, limit in [((10, 7), 64), ((3, 5, 8), 100), ((1, 1, 40), 12), ((5,), 4), ((2, 3), 1000), ((), 8)]:
             target = torch.full(shape, -1, dtype=torch.int32)
             whole = torch.arange(target.numel(), dtype=torch.int32).view(shape)
@@ -248,7 +248,7 @@ class WindowsTest(unittest.TestCase):
                 part.deliver(memoryview(bytearray(values.numpy().tobytes())), part.offset, part.extent)
             self.assertTrue(torch.equal(target, whole), shape)
 
-    def test_a_tensor_is_cut_where_the_file_has_chunks(self):
+    def test_tensors_are_split_at_chunks_of_the_file(self):
         for columns, rows in [(5120, 2048), (4096, 4096), (11008, 1524)]:
             parts = _windows.split(_windows.Box(0, [0, 0], [9000, columns], 2, None), 32 << 20)
             self.assertEqual(next(parts).extent, [rows, columns])
@@ -258,7 +258,7 @@ class WindowsTest(unittest.TestCase):
         filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 16384)]
         self.assertEqual(filled, [[(0, 0), (1, 4096), (2, 8192)], [(3, 0)], [(4, 0)], [(5, 0)]])
 
-    def test_a_request_has_so_many_boxes(self):
+    def test_a_request_has_a_limited_number_of_boxes(self):
         boxes = [_windows.Box(0, [number], [1], 1, None) for number in range(10_000)]
         self.assertEqual([len(batch) for batch in _windows.batches(boxes, 1 << 30)], [4096, 4096, 1808])
 
@@ -294,7 +294,7 @@ class KeptWindowsTest(unittest.TestCase):
         _windows.read_boxes(helper, 1, boxes, window)
         return got
 
-    def test_windows_are_kept_for_the_next_load(self):
+    def test_windows_are_reused_by_the_next_load(self):
         helper = self.Helper()
         for _ in range(2):
             self.assertEqual(self.read(helper, range(9)), [bytes([number]) * 5000 for number in range(9)])
@@ -302,7 +302,7 @@ class KeptWindowsTest(unittest.TestCase):
         self.read(helper, range(2), 1 << 14)
         self.assertEqual([helper.log.count(do) for do in ("window", "read", "close")], [4, 19, 1])
 
-    def test_a_window_that_the_helper_may_still_fill_is_not_kept(self):
+    def test_a_window_the_helper_may_still_fill_is_not_reused(self):
         helper = self.Helper()
         with self.assertRaisesRegex(OSError, "the disk"):
             self.read(helper, [1, 2, 99])
@@ -310,7 +310,7 @@ class KeptWindowsTest(unittest.TestCase):
 
 
 class FakeCuda:
-    """torch.cuda of threads: a stream is a list of what has been put into it; a copy happens when its event is waited for."""
+    """torch.cuda made of threads: a stream is a list of its operations; a copy happens when its event is waited for."""
 
     def __init__(self):
         self.calls = []
@@ -343,7 +343,7 @@ def pieces_of(*pairs, later=False):
 
 
 class DeviceTest(unittest.TestCase):
-    def test_a_gpu_copies_beside_the_training(self):
+    def test_a_gpu_copies_alongside_the_training(self):
         cuda = FakeCuda()
         target, source = torch.zeros(3), torch.ones(3)
         copying = _device.Copying(pieces_of((source, target)), _device.Gpu(cuda))
@@ -356,7 +356,7 @@ class DeviceTest(unittest.TestCase):
         copying.future.result(10)
         self.assertTrue(torch.equal(target, source))
 
-    def test_a_failed_copy_is_the_futures_exception(self):
+    def test_a_failed_copy_raises_from_the_future(self):
         cuda = FakeCuda()
         cuda.done.wait = mock.Mock(side_effect=RuntimeError("CUDA error: an illegal memory access"))
         copying = _device.Copying(pieces_of((torch.ones(1), torch.zeros(1))), _device.Gpu(cuda))
@@ -374,11 +374,11 @@ class DeviceTest(unittest.TestCase):
             copying.join()
             copying.future.result(10)
             self.assertEqual(heard, [3, 6, 7])
-            copying.follow(heard.append)  # who comes late hears it, too
+            copying.follow(heard.append)  # a late caller gets it, too
             self.assertEqual(heard, [3, 6, 7, 7])
         self.assertTrue(all(torch.equal(source, target) for source, target in pairs))
 
-    def test_new_memory_gets_its_pages_or_the_copy_fails(self):
+    def test_new_memory_is_populated_or_the_copy_fails(self):
         def copy(later):
             fd = os.memfd_create("test")
             os.ftruncate(fd, 1 << 20)
@@ -397,13 +397,13 @@ class DeviceTest(unittest.TestCase):
         with mock.patch.object(_device, "populate", return_value=False):  # as with a kernel before 5.14
             self.assertEqual(copy(False), (None, True, True))
 
-    def test_a_copy_at_the_end_of_python(self):
+    def test_a_copy_finishes_at_exit(self):
         script = "import atexit, torch; from cairn.torch import _device; t = torch.zeros(9); p = _device.Piece('p', torch.ones(9), t)\n"
         script += "a = _device.Copying([p]); atexit.register(lambda: (a.start(), a.join(), print(t.sum().item())))"
         run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
         self.assertEqual((run.returncode, run.stdout.strip()), (0, "9.0"), run.stderr)
 
-    def test_what_is_not_contiguous_is_copied_later_too(self):
+    def test_non_contiguous_tensors_are_also_copied_later(self):
         source, target = torch.arange(12.0).view(3, 4).t(), torch.zeros(4, 3)
         copying = _device.Copying(pieces_of((source, target), later=True))
         copying.start()
@@ -479,7 +479,7 @@ class FakeHelperTest(ProcessTest):
             self.assertEqual(cairn.torch.load(loaded, handle.result().step_dir), step)
             self.assertTrue(torch.equal(loaded["w"], torch.full((5000,), float(step))))
 
-    def test_segments_are_used_again_while_the_state_dict_has_the_same_shapes(self):
+    def test_segments_are_reused_for_equal_shapes(self):
         from cairn.torch import _saving
 
         def segments(rows):
@@ -492,7 +492,7 @@ class FakeHelperTest(ProcessTest):
         self.assertEqual(len(both), 2)
         self.assertEqual(len(segments(7) & both), 1)
 
-    def test_errors_are_what_python_calls_them(self):
+    def test_errors_have_python_types(self):
         for kind, exception in [
             ("no_space", OSError),
             ("already_exists", FileExistsError),
@@ -506,11 +506,11 @@ class FakeHelperTest(ProcessTest):
             self.end_helper()
             os.environ["FAKE_FAIL"] = f"{kind} rank 3 has no room"
             with self.assertNoLogs("cairn.torch"), self.assertRaisesRegex(exception, "rank 3 has no room"):
-                cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)  # told once: by the exception
+                cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)  # reported once: by the exception
             with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(exception, "rank 3 has no room"):
                 cairn.torch.async_save({"w": torch.ones(4000)}, self.directory, 2).result()
 
-    def test_a_dead_helper_is_named_with_its_status_and_the_next_save_has_a_new_one(self):
+    def test_a_dead_helper_is_named_and_replaced_for_the_next_save(self):
         os.environ["FAKE_DIE"] = "41"
         with self.assertRaisesRegex(cairn.torch.HelperDied, "exit status 41") as caught:
             cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)
@@ -519,16 +519,16 @@ class FakeHelperTest(ProcessTest):
         self.hold()
         handle = cairn.torch.async_save({"w": torch.ones(4000)}, self.directory, 1)
         with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(cairn.torch.HelperDied, "signal 9"):
-            os.kill(_helper.helper().pid, signal.SIGKILL)  # in here: the save may fail, and say so, at once
+            os.kill(_helper.helper().pid, signal.SIGKILL)  # in here: the save may fail, and report it, at once
             handle.result()
 
-    def test_a_refusal_is_told_to_the_other_ranks(self):
+    def test_other_ranks_learn_of_a_refusal(self):
         with self.assertRaisesRegex(TypeError, r"model\.freqs: torch.complex64 is not a type"):
             cairn.torch.save({"model": {"freqs": torch.ones(3000, dtype=torch.complex64)}}, self.directory, 1)
         _helper.helper().ask("forget", plan=cairn.torch.save({"w": torch.ones(3)}, self.directory, 2) and _any_plan())
         self.assertIn("model.freqs", (pathlib.Path(self.directory) / "aborted").read_text())
 
-    def test_a_fork_has_a_helper_of_its_own(self):
+    def test_a_fork_has_its_own_helper(self):
         cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)
         parents = _helper.helper().pid
         reader, writer = os.pipe()
@@ -544,7 +544,7 @@ class FakeHelperTest(ProcessTest):
         cairn.torch.save({"w": torch.ones(4000)}, self.directory, 2)
         self.assertEqual(_helper.helper().pid, parents)
 
-    def test_the_end_of_python_waits_for_saves(self):
+    def test_exit_waits_for_saves(self):
         held = self.hold()
         code = f"""
 import torch, cairn.torch, cairn._helper, threading, os
@@ -558,12 +558,12 @@ threading.Timer(0.5, lambda: os.unlink({str(held)!r})).start()
         self.assertEqual((done.returncode, done.stderr), (0, "cairn: waiting for 1 save(s) to be on disk\n"))
         self.assertTrue((pathlib.Path(self.directory) / "step-3/index.json").exists())
 
-    def test_a_state_dict_that_is_staged_and_dropped_frees_its_segment(self):
+    def test_dropping_a_staged_state_dict_frees_its_segment(self):
         stager = cairn.torch.CairnStager()
         for _ in range(5):
             stager.stage({"w": torch.ones(4000)}).result()
 
-    def test_another_systems_planner_gives_pickles(self):
+    def test_other_planners_give_pickles(self):
         inner = dcp.DefaultSavePlanner()
         methods = ("set_up_planner", "create_local_plan", "create_global_plan", "finish_plan", "resolve_data")
         planner = type("Planner", (dcp.SavePlanner,), {name: staticmethod(getattr(inner, name)) for name in methods})()
@@ -640,7 +640,7 @@ class RoundTripTest(ProcessTest):
         loaded = self.round_trip(state, {**into, "step": 0, "none": 1, "tuple": 0, "order": {"z": 0, "a": 0, "m": 0}})
         self.assertTrue(same(loaded, state))
 
-    def test_what_was_saved_is_read_as_it_was(self):
+    def test_saved_state_dicts_round_trip(self):
         weight = torch.nn.Parameter(torch.randn(70, 70))
         weight.grad = torch.ones(70, 70)
         stepped, fresh = torch.optim.AdamW([weight]), torch.optim.SGD([weight])
@@ -667,13 +667,13 @@ class RoundTripTest(ProcessTest):
         self.assertTrue(same(sorted_(again.state_dict()), sorted_(state["optim"]["a"])))
         self.assertEqual(cairn.torch.load({"empty": {}, "optim": {"b": other.state_dict()}}, saved.step_dir), 7)
 
-    def test_ranks_of_which_one_has_an_empty_dict(self):
+    def test_one_rank_may_have_an_empty_dict(self):
         root = _reader._Node()
         for path, value in [(["a", "b"], 1), (["a"], {}), (["c"], {}), (["c", "d"], 2), (["e"], {})]:
             root.put([(False, part) for part in path], value)
         self.assertEqual(root.container(), {"a": {"b": 1}, "c": {"d": 2}, "e": {}})
 
-    def test_many_values_at_the_top_are_a_few_files(self):
+    def test_many_top_level_values_are_few_files(self):
         state = {f"{number}": torch.full((4,), float(number)) for number in range(200)} | {"ü": 3}
         planner = cairn.torch.CairnPlanner()
         planner.set_up_planner(state)
@@ -693,17 +693,17 @@ class RoundTripTest(ProcessTest):
         into["param_groups"] = [{key: None for key in state["param_groups"][0]}]
         self.assertTrue(same(self.round_trip(state, into), state))
 
-    def test_objects_with_a_state_dict(self):
+    def test_objects_with_a_state_dict_round_trip(self):
         model, other = torch.nn.Linear(70, 70), torch.nn.Linear(70, 70)
         self.round_trip({"model": model}, {"model": other})
         self.assertTrue(torch.equal(model.weight, other.weight) and torch.equal(model.bias, other.bias))
 
-    def test_boxes_larger_than_a_window(self):
+    def test_loads_boxes_larger_than_a_window(self):
         state = {"big": torch.randn(300, 4000), "other": torch.randn(50_000)}
         with mock.patch.object(_windows.read_boxes, "__defaults__", (1 << 16,)):
             self.check(state)
 
-    def test_pieces_of_a_tensor_in_any_order(self):
+    def test_loads_pieces_in_any_order(self):
         rows = torch.randn(4, 4096)
         pieces = [{"offset": [begin, 0], "extent": [2, 4096]} for begin in (2, 0)]
         tensors = [{"fqn": "w", "dtype": "fp32", "shape": [4, 4096], "pieces": pieces}]
@@ -713,11 +713,11 @@ class RoundTripTest(ProcessTest):
         cairn.torch.load(loaded, self.directory)
         self.assertTrue(torch.equal(loaded["w"], rows))
 
-    def test_a_load_asks_for_less_than_was_saved(self):
+    def test_a_load_may_request_a_part(self):
         loaded = self.round_trip({"a": torch.ones(9000), "b": torch.ones(9000), "c": 3}, {"a": torch.zeros(9000)})
         self.assertEqual((loaded["a"].sum(), list(loaded)), (9000, ["a"]))
 
-    def test_a_dict_that_is_empty_here_and_was_not_is_named(self):
+    def test_a_dict_that_is_now_empty_is_named(self):
         weight = torch.nn.Parameter(torch.ones(30))
         stepped, fresh = torch.optim.AdamW([weight]), torch.optim.AdamW([weight])
         weight.grad = torch.ones(30)
@@ -728,7 +728,7 @@ class RoundTripTest(ProcessTest):
         cairn.torch.load({"optim": fresh.state_dict()}, saved.step_dir, strict=False)
         cairn.torch.load({}, saved.step_dir)
 
-    def test_what_does_not_fit_is_named_with_both_sides(self):
+    def test_mismatches_are_named_with_both_sides(self):
         saved = cairn.torch.save({"m": {"w": torch.ones(30, 100), "b": torch.ones(5)}, "step": 1}, self.directory, 7)
         wrong = {"m": {"w": torch.zeros(30, 101), "b": torch.zeros(5, dtype=torch.bfloat16), "new": 0}, "step": torch.ones(1)}
         with self.assertRaises(cairn.torch.LoadMismatch) as caught:
@@ -745,7 +745,7 @@ class RoundTripTest(ProcessTest):
         self.assertTrue(torch.equal(into["m"]["b"], torch.ones(5, dtype=torch.bfloat16)))
         self.assertEqual(into["m"]["new"], 0)
 
-    def test_what_cannot_be_saved_is_named(self):
+    def test_unsupported_values_are_named(self):
         for value, text in [
             (torch.empty(3000, device="meta"), "model.w: a tensor on the meta device"),
             (torch.ones(3000, dtype=torch.uint16), "model.w: torch.uint16 is not a type"),
@@ -778,7 +778,7 @@ class RoundTripTest(ProcessTest):
         with self.assertRaises(FileNotFoundError):
             cairn.torch.load({}, self.directory)  # nothing was left of them
 
-    def test_a_system_call_that_failed_is_told_as_python_tells_it(self):
+    def test_a_failed_system_call_raises_the_python_exception(self):
         file = pathlib.Path(self.directory, "file")
         file.touch()
         with self.assertRaises(NotADirectoryError) as refused:
@@ -789,7 +789,7 @@ class RoundTripTest(ProcessTest):
             cairn.torch.load({}, f"{self.directory}/nowhere")
         self.assertEqual(missing.exception.filename, f"{self.directory}/nowhere")
 
-    def test_a_save_that_fails_is_only_warned_of_if_asked(self):
+    def test_a_failed_save_is_a_warning_on_request(self):
         run, state = pathlib.Path(self.directory, "run"), {"w": torch.ones(3000)}
         run.touch()  # in the place of the directory
         with self.assertLogs("cairn.torch", "WARNING") as logged:
@@ -817,8 +817,8 @@ class RoundTripTest(ProcessTest):
             cairn.torch.save(state, run, 6, on_error="warn")
         self.assertEqual(logged.records[0].levelname, "WARNING")
 
-    def test_tensors_without_memory_of_their_own_are_named(self):
-        """Their elements are not where they say: a copy from there is of something else, or the end of the training."""
+    def test_tensors_without_own_memory_are_named(self):
+        """Their elements are not at their address: a copy from there reads other data, or crashes the training."""
         freed, small = torch.ones(3000), torch.ones(3)
         for tensor in (freed, small):
             tensor.untyped_storage().resize_(0)
@@ -837,12 +837,12 @@ class RoundTripTest(ProcessTest):
             with self.assertRaisesRegex((TypeError, ValueError), text):
                 cairn.torch.load({"w": value}, saved.step_dir)
 
-    def test_a_wrapper_of_one_tensor_is_that_tensor(self):
+    def test_a_wrapper_of_one_tensor_is_saved_as_that_tensor(self):
         weight, into = torch.randn(3000), torch.zeros(3000)
         self.round_trip({"w": Wrapper(weight, torch.tensor(0.5)), "b": Wrapper(weight[:3])}, {"w": Wrapper(into), "b": Wrapper(torch.zeros(3))})
         self.assertTrue(torch.equal(into, weight))
 
-    def test_what_nothing_can_be_loaded_into_is_named(self):
+    def test_targets_that_cannot_be_loaded_into_are_named(self):
         saved = cairn.torch.save({"w": torch.ones(30, 100)}, self.directory, 7)
         for value, text in [
             (torch.empty(30, 100, device="meta"), "w: a tensor on the meta device"),
@@ -855,13 +855,13 @@ class RoundTripTest(ProcessTest):
             with self.assertRaisesRegex(cairn.torch.LoadMismatch, text):
                 cairn.torch.load({"w": value}, saved.step_dir)
 
-    def test_tensors_whose_elements_lie_between_each_other_are_loaded(self):
+    def test_interleaved_tensors_are_loaded(self):
         for shape, strides in [((3, 2), (2, 3)), ((2, 50), (1, 2)), ((50, 2), (3, 100)), ((7, 1, 3), (3, 0, 1))]:
             into = torch.zeros(9000).as_strided(shape, strides)
             state = {"w": torch.randn(shape)}
             self.assertTrue(torch.equal(self.round_trip(state, {"w": into})["w"], state["w"]), (shape, strides))
 
-    def test_what_is_not_loaded_stays(self):
+    def test_values_that_are_not_loaded_stay(self):
         """DCP's planner makes None of a value whose type it does not know, before it looks whether it loads it."""
         saved = cairn.torch.save({"w": torch.ones(5)}, self.directory, 7)
         own = {"set": {1}, "array": numpy.ones(2), "path": pathlib.Path("p"), "pair": ({2}, 3)}
@@ -871,13 +871,13 @@ class RoundTripTest(ProcessTest):
         cairn.torch.load(state, saved.step_dir, strict=False)
         self.assertTrue(same(state["own"], own) and state["list"][0] == {4} and torch.equal(state["w"], torch.ones(5)))
 
-    def test_keys_that_are_no_text(self):
+    def test_non_string_keys(self):
         self.check({1: torch.randn(5000), "x": torch.randn(3), 2: {3: torch.randn(3)}})
         for twice in ({1: 0, "1": 0}, {"x": [{2: 0, "2": 0}]}):
             with self.assertRaisesRegex(ValueError, "two keys of .* have one name: (1, '1'|2, '2')"):
                 cairn.torch.load(twice, self.directory)
 
-    def test_what_a_manifest_cannot_say_is_refused_before_anything_begins(self):
+    def test_values_a_manifest_cannot_hold_are_refused_first(self):
         state = {"w": torch.ones(3000)}
         for options, text in [
             ({"model": {"at": {"dtype": torch.float32}}}, r"model\['at'\]\['dtype'\]: a dtype"),
@@ -911,7 +911,7 @@ class RoundTripTest(ProcessTest):
         saved = cairn.torch.save(state, os.fsencode(self.directory), numpy.int64(3), deadline=math.inf, keep_last=torch.tensor(2))
         self.assertEqual(cairn.torch.load(state, os.fsencode(saved.step_dir)), 3)
 
-    def test_pickles_are_refused_unasked(self):
+    def test_pickles_are_refused_by_default(self):
         state = {"sampler": types.SimpleNamespace(epoch=3)}
         _layout._warned.clear()
         with self.assertLogs("cairn.torch", "WARNING") as said:
@@ -928,7 +928,7 @@ class RoundTripTest(ProcessTest):
         cairn.torch.load(into, saved.step_dir, allow_pickle=True)
         self.assertEqual(into, state)
 
-    def test_dcp_rebuilds_a_state_dict_from_nothing(self):
+    def test_dcp_rebuilds_a_state_dict_from_scratch(self):
         from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
         state = {"model": {"w": torch.randn(60, 60)}, "list": [{"a": 1}, {"b": torch.ones(3)}]}
@@ -936,7 +936,7 @@ class RoundTripTest(ProcessTest):
         loaded = _load_state_dict_from_keys(storage_reader=cairn.torch.CairnReader(saved.step_dir))
         self.assertTrue(same({key: loaded[key] for key in state}, state))
 
-    def test_the_newest_step_of_a_run(self):
+    def test_loads_the_newest_step_of_a_run(self):
         for step in (9, 10):
             cairn.torch.save({"step": step}, self.directory, step)
         into = {"step": 0}
@@ -970,7 +970,7 @@ class RoundTripTest(ProcessTest):
         for other in weights[1:]:  # the same training, but for the order of its sums
             torch.testing.assert_close(other, weights[0])
 
-    def test_a_step_that_waits_for_the_one_that_replaces_it_is_there(self):
+    def test_a_superseded_step_without_its_replacement_is_loaded(self):
         """As a kill leaves it on a file system that cannot exchange two names."""
         run = pathlib.Path(self.directory)
         cairn.torch.save({"w": "old"}, run, 5)
@@ -984,8 +984,8 @@ class RoundTripTest(ProcessTest):
         shutil.copytree(run / "step-00000005.partial-00ab", step)
         self.assertEqual(_steps.steps(run), [step])
 
-    def test_older_steps_go_once_a_newer_one_is_committed(self):
-        """Only what is a whole step, and nothing else than that."""
+    def test_older_steps_are_removed_after_a_commit(self):
+        """Only whole steps, and nothing else."""
         run = pathlib.Path(self.directory)
         for step in range(10):
             cairn.torch.save({"w": step}, run, step)
@@ -1011,14 +1011,14 @@ class RoundTripTest(ProcessTest):
         for number, reason in ((0, "notes.txt is not part of the checkpoint"), (1, "a link"), (2, held)):
             self.assertRegex(warnings_, f"keep_last=2: .*step-0000000{number}.*{reason}")
         self.assertEqual(warnings_.count("steps of other runs stay"), 1)
-        with self.assertNoLogs("cairn.torch"):  # each is told once
+        with self.assertNoLogs("cairn.torch"):  # each is reported once
             cairn.torch.save({"w": 11}, run, 11, keep_last=3)
         cairn.run(["verify", run / "step-00000010"], capture=True)
         with self.assertRaisesRegex(ValueError, "keep_last=-1"):
             cairn.torch.save({"w": 7}, run, 7, keep_last=-1)
 
-    def test_a_training_that_goes_back_is_what_its_run_means(self):
-        """Every reader means the step that was saved last, and no save removes the step that it has just committed."""
+    def test_after_a_rollback_the_last_save_is_the_newest(self):
+        """Every reader takes the step that was saved last, and no save removes the step that it has just committed."""
         run = pathlib.Path(self.directory, "run")
         for step in (10, 20, 30, 40):
             cairn.torch.save({"w": torch.full((300,), float(step))}, run, step)
@@ -1044,8 +1044,8 @@ class RoundTripTest(ProcessTest):
         cairn.torch.save({"w": torch.full((300,), 12.0)}, run, 12, keep_last=2)
         self.assertEqual(sorted(step.name for step in run.glob("step-*")), ["step-00000011", "step-00000012"])
 
-    def test_a_step_knows_what_its_training_loaded(self):
-        """Whatever its number is: it may come from a step that was given up, or lie beyond the newest."""
+    def test_a_step_records_the_step_it_was_loaded_from(self):
+        """Whatever its number: it may descend from an abandoned step, or be newer than the newest."""
         run = pathlib.Path(self.directory, "run")
 
         def save(number, **options):
@@ -1070,8 +1070,8 @@ class RoundTripTest(ProcessTest):
         self.assertEqual(save(43, keep_last=1), (42, [42, 43]))
         self.assertEqual(sorted(step.name for step in run.glob("step-*")), ["step-00000042", "step-00000043"])
 
-    def test_random_walks_mean_the_step_that_was_saved_last_and_those_that_it_came_from(self):
-        """As tests/ckpt/run/history_walk_test.cc has many, through the helper."""
+    def test_random_histories_load_the_last_save_and_its_ancestors(self):
+        """Like those of tests/ckpt/run/history_walk_test.cc, through the helper."""
         for seed in range(3):
             chance, run, told = random.Random(seed), pathlib.Path(self.directory, f"walk{seed}"), []
             present, tip, state = {}, None, None  # by number
@@ -1107,7 +1107,7 @@ class RoundTripTest(ProcessTest):
                 self.assertEqual(sorted(current), expected, told)
                 self.assertEqual((run / "latest").read_text(), f"step-{parents[tip][0]:08d}\n")
 
-    def test_a_process_that_loads_nothing_goes_on_from_the_newest_step(self):
+    def test_without_a_load_a_save_descends_from_the_newest_step(self):
         run, other = f"{self.directory}/run", f"{self.directory}/other"
         for number in (10, 20):
             cairn.torch.save({"w": torch.ones(300)}, run, number)
@@ -1122,7 +1122,7 @@ class RoundTripTest(ProcessTest):
         origin = json.loads(cairn.run(["ls", other, "--json"], capture=True).stdout)[0]["steps"][0]["from"]
         self.assertEqual((origin["run_id"], origin["step"]), (listed[0]["run_id"], 25))
 
-    def test_a_torn_manifest_of_the_newest_step_does_not_bring_back_what_was_given_up(self):
+    def test_a_torn_newest_manifest_does_not_revive_abandoned_steps(self):
         run = pathlib.Path(self.directory, "run")
         for number in (10, 20, 30, 40):
             cairn.torch.save({"w": torch.full((300,), float(number))}, run, number)
@@ -1141,12 +1141,12 @@ class RoundTripTest(ProcessTest):
         left = sorted(int(step.name[5:]) for step in run.glob("step-*"))
         self.assertEqual(left, [10, 11, 12, 20, 30, 40])
 
-    def test_the_suite_reads_it(self):
+    def test_the_command_line_reads_it(self):
         saved = cairn.torch.save({"model": torch.nn.Linear(100, 30).state_dict(), "step": 7}, self.directory, 7, compress=True)
         cairn.run(["verify", saved.step_dir], capture=True)
         self.assertRegex(cairn.run(["ls", self.directory], capture=True).stdout, r"(?m)^7 +verified")
 
-    def test_states_of_weights_that_are_fused_for_the_optimizer_alone(self):
+    def test_states_of_weights_fused_only_for_the_optimizer(self):
         """As torchtitan's fused projections: the model has wq and wk, the optimizer wqk."""
         state = {"wq.weight": torch.randn(4, 4), "wk.weight": torch.randn(4, 4)}
         moments = {f"optimizer.state.wqk.weight.{name}": torch.rand(8, 4) for name in ("exp_avg", "exp_avg_sq")}
@@ -1159,7 +1159,7 @@ class RoundTripTest(ProcessTest):
         refused = cairn.run(["convert", saved.step_dir, f"{self.directory}/dcp", "--to", "dcp"], check=False, capture=True)
         self.assertRegex(refused.stderr, r"wqk\.weight has states of the optimizer but no weight")
 
-    def test_a_full_disk_fails_the_save_and_keeps_the_steps_before(self):
+    def test_a_full_disk_fails_the_save_and_keeps_earlier_steps(self):
         small = pathlib.Path(self.directory, "small")
         small.mkdir()
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", small], capture_output=True).returncode:
@@ -1175,7 +1175,7 @@ class RoundTripTest(ProcessTest):
         cairn.torch.save(state, run, 3)
         self.assertEqual(cairn.torch.load({"w": torch.zeros(1000, 600)}, run), 3)
 
-    def test_a_helper_finishes_saves_whatever_a_scheduler_sends(self):
+    def test_a_helper_finishes_saves_despite_signals(self):
         saved = cairn.torch.async_save({"w": torch.randn(1000, 600)}, self.directory, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(_helper.helper().pid, number)
@@ -1208,7 +1208,7 @@ class RoundTripTest(ProcessTest):
 
 
 class OptimizerTest(ProcessTest):
-    """Saves whose copy runs beside the training, until the optimizer's step."""
+    """Saves whose copy runs alongside the training, until the optimizer's step."""
 
     def setUp(self):
         super().setUp()
@@ -1228,7 +1228,7 @@ class OptimizerTest(ProcessTest):
     def state(self):
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
-    def test_the_next_step_waits_and_what_is_not_the_optimizers_is_copied_at_once(self):
+    def test_the_next_step_waits_and_other_values_are_copied_at_once(self):
         before = copy.deepcopy(self.state())
         handle = cairn.torch.async_save(self.state(), self.directory, 1, optimizer=self.optimizer)
         self.model.seen += 1  # as a forward changes a buffer
@@ -1258,7 +1258,7 @@ class OptimizerTest(ProcessTest):
         self.assertEqual(cairn.torch.save(self.state(), self.directory, 2).step_dir, f"{self.directory}/step-00000002")
         self.assertEqual([name for name in os.listdir(self.directory) if name.startswith("step-00000001")], [])
 
-    def test_a_state_dict_that_is_staged_and_dropped_frees_its_segment_after_the_copy(self):
+    def test_dropping_a_staged_dict_frees_its_segment_after_the_copy(self):
         stager = cairn.torch.CairnStager(optimizer=self.optimizer)
         stager.stage(self.state())
         (segment,) = _saving._segments._all
@@ -1267,7 +1267,7 @@ class OptimizerTest(ProcessTest):
         self.gate.set()
         segment.written.result(60)
 
-    def test_an_interrupt_while_it_copies_fails_the_save_and_nothing_waits(self):
+    def test_an_interrupt_during_the_copy_fails_the_save(self):
         self.gate.set()
         with mock.patch.object(_device, "copy_on_one_thread", side_effect=KeyboardInterrupt), self.assertLogs("cairn.torch", "ERROR"):
             for step in range(3):  # more than there are segments
@@ -1276,7 +1276,7 @@ class OptimizerTest(ProcessTest):
         self.optimizer.step()
         cairn.torch.save(self.state(), self.directory, 9)
 
-    def test_a_forked_child_does_not_wait_for_the_copy_of_its_parent(self):
+    def test_a_forked_child_does_not_wait_for_its_parents_copy(self):
         handle = cairn.torch.async_save(self.state(), self.directory, 1, optimizer=self.optimizer)
         if (child := os.fork()) == 0:
             torch.set_num_threads(1)  # OpenMP's threads do not survive a fork, and torch waits for them for ever
@@ -1297,7 +1297,7 @@ class OptimizerTest(ProcessTest):
         self.gate.set()
         handle.result(60)
 
-    def test_what_is_no_optimizer_is_refused(self):
+    def test_other_objects_than_optimizers_are_refused(self):
         with self.assertRaisesRegex(TypeError, "optimizer: a Linear"):
             cairn.torch.async_save(self.state(), self.directory, 1, optimizer=[self.model])
 
@@ -1307,7 +1307,7 @@ class RanksTest(ranks.RanksCase):
 
     cases = "torch_cases"
 
-    def test_four_ranks_save_and_other_numbers_load(self):
+    def test_four_ranks_save_and_other_numbers_of_ranks_load(self):
         self.run_ranks("save_all", 4)
         for world in (3, 2, 1):
             with self.subTest(world=world):
@@ -1331,13 +1331,13 @@ class RanksTest(ranks.RanksCase):
     def test_plain_experts_are_not_taken_for_replicas(self):
         self.run_ranks("experts", 4)
 
-    def test_dtensors_at_the_edges(self):
+    def test_edge_cases_of_dtensors(self):
         self.run_ranks("dtensors", 2)
 
     def test_a_rank_that_dies_is_named(self):
         self.run_ranks("rank_dies", 4, killed=(2,))
 
-    def test_a_rank_that_dies_while_it_copies_is_named(self):
+    def test_a_rank_that_dies_during_its_copy_is_named(self):
         self.run_ranks("rank_dies_while_it_copies", 4, killed=(2,))
 
     def test_a_rank_that_refuses_is_named(self):
@@ -1349,7 +1349,7 @@ class RanksTest(ranks.RanksCase):
     def test_a_rank_whose_helper_dies_is_named(self):
         self.run_ranks("helper_dies", 3)
 
-    def test_tensors_that_nobody_writes_are_noticed(self):
+    def test_unwritten_tensors_are_named(self):
         self.run_ranks("hole", 2)
 
     def test_helpers_outlive_their_trainers(self):

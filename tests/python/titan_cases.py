@@ -122,7 +122,7 @@ def result(directory, name, rank):
 
 
 class Job:
-    """One Trainer in a process of its own. `name`: of the case. folder: its dump folder, in `directory`."""
+    """One Trainer in its own process. `name`: of the case. folder: its dump folder, in `directory`."""
 
     def __init__(self, rank, world, directory, name, model=llama, folder=None, config=None, parallelism=(), **checkpoint):
         environment(rank, world, directory, name)
@@ -171,7 +171,7 @@ def same(found, expected, *parts):
 
 
 def whole(rank, world, directory):
-    """Tied embeddings, a frozen layer; six steps without a break, saved beside the training."""
+    """Tied embeddings, a frozen layer; six steps without a break, saved during the training."""
     job = Job(rank, world, directory, "whole", tied, async_mode="async_with_pinned_mem", keep_latest_k=0)
     learning = [name for part in job.trainer.model_parts for name, tensor in part.named_parameters() if tensor.requires_grad]
     assert learning and not any(name.startswith("layers.0.") for name in learning), learning
@@ -192,7 +192,7 @@ def again(rank, world, directory):
 
 
 def alone(rank, world, directory):
-    """What two ranks saved, in one."""
+    """A save of two ranks, loaded by one."""
     found = Job(rank, world, directory, "alone", tied, "whole", exclude_from_loading=["dataloader"]).load()
     same(found, result(directory, "whole", 0), "model", "optimizer", "step")
 
@@ -203,7 +203,7 @@ def dcp_before(rank, world, directory):
 
 
 def dcp_after(rank, world, directory):
-    """The training goes on from a step of DCP's, and keeps its newest two steps: of Cairn's, nothing else."""
+    """The training continues from a step of DCP's, and keeps its newest two steps, only of Cairn's."""
     if rank == 0:
         shutil.rmtree(f"{directory}/llama/checkpoint/step-6")
     time.sleep(1)
@@ -238,7 +238,7 @@ def after_pipeline(rank, world, directory):
 
 
 def model_alone(rank, world, directory):
-    """The last step of a training that exports bfloat16, and a new training from it. torchtitan's errors would not say what to do."""
+    """The last step of a training that exports bfloat16, and a new training from it. torchtitan's errors would not explain what to do."""
     first = Job(rank, world, directory, "exported", last_save_model_only=True, export_dtype="bfloat16", interval=10)
     first.trainer.config.training.steps = 1
     first.train()

@@ -144,7 +144,7 @@ def full(state):
 
 
 def keep(state, rank, file):
-    """Writes down what the state holds, for `compare`."""
+    """Records the contents of the state, for `compare`."""
     tensors = {part: full(state[part]) for part in ("model", "optim")}
     if rank == 0:
         torch.save(tensors, file)
@@ -160,7 +160,7 @@ def compare(state, file):
 
 
 def save_all(rank, world, directory):
-    """One run directory for each way to shard: NAME/, and what it must hold in NAME.pt."""
+    """One run directory for each way to shard: NAME/, and its expected contents in NAME.pt."""
     join(rank, world, directory, "save")
     for parallelism in (fsdp, hsdp, tp_fsdp, whole):
         name = parallelism.__name__
@@ -178,7 +178,7 @@ def save_all(rank, world, directory):
 
 
 def load_all(rank, world, directory):
-    """Loads what save_all saved, under FSDP on `world` ranks, or whole on one."""
+    """Loads the results of save_all, under FSDP on `world` ranks, or whole on one."""
     join(rank, world, directory, f"load{world}")
     for name in ("fsdp", "hsdp", "tp_fsdp", "whole"):
         job = training(fsdp if world > 1 else whole, rank, seed=1)
@@ -224,7 +224,7 @@ def fsdp1(rank, world, directory):
 
 
 def hybrid_fsdp1(rank, world, directory):
-    """A ShardedTensor does not say which other ranks hold the same: refused, with what to say."""
+    """A ShardedTensor does not record which other ranks hold the same: refused, with the option to pass."""
     join(rank, world, directory, "hybrid")
     groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
     both = (groups[rank // 2], groups[2 + rank % 2])
@@ -279,7 +279,7 @@ def with_dcp(rank, world, directory):
 
 
 def resume(rank, world, directory):
-    """Six steps, with a save after the third while the training goes on; then the last three again, from the checkpoint."""
+    """Six steps, with a save after the third while the training continues; then the last three again, from the checkpoint."""
     join(rank, world, directory, "resume")
     job = training(fsdp, rank)
     job.train(3)
@@ -298,12 +298,12 @@ def resume(rank, world, directory):
 
 
 def rank_dies(rank, world, directory):
-    """Rank 2 is killed between its begin and its save; the others are told, and the step before is whole."""
+    """Rank 2 is killed between its begin and its save; the others get an error, and the step before is whole."""
     dies(rank, world, directory, "dies", cairn.torch._api, "stage")
 
 
 def rank_dies_while_it_copies(rank, world, directory):
-    """The same of one whose save is handed over, beside its training."""
+    """The same for a rank whose save is handed over, during its training."""
     dies(rank, world, directory, "dies_copying", cairn.torch._device, "copy_on_one_thread")
 
 
@@ -325,7 +325,7 @@ def dies(rank, world, directory, name, module, function):
 
 
 def rank_is_late(rank, world, directory):
-    """Rank 1 does not save the second step in time: every other rank is told which rank is late, and its host."""
+    """Rank 1 does not save the second step in time: every other rank learns which rank is late, and its host."""
     join(rank, world, directory, "late")
     for step in (1, 2):
         if (rank, step) == (1, 2):
@@ -340,7 +340,7 @@ def rank_is_late(rank, world, directory):
 
 
 def rank_refuses(rank, world, directory):
-    """Rank 1 has a tensor that no checkpoint holds: all ranks' saves fail at once, and say which and whose."""
+    """Rank 1 has a tensor that no checkpoint holds: all ranks' saves fail at once, and name the tensor and the rank."""
     join(rank, world, directory, "refuses")
     state = {"w": torch.ones(9000), f"mine{rank}": torch.ones(9000, dtype=torch.complex64 if rank == 1 else torch.float32)}
     try:
@@ -354,7 +354,7 @@ def rank_refuses(rank, world, directory):
 
 
 def helper_dies(rank, world, directory):
-    """That of rank 1, which leaves no word in the directory: its trainer tells the others."""
+    """The helper of rank 1, which leaves no message in the directory: its trainer informs the others."""
     join(rank, world, directory, "helper_dies")
     stage = cairn.torch._api.stage
     if rank == 1:
@@ -370,7 +370,7 @@ def helper_dies(rank, world, directory):
 
 
 def hole(rank, world, directory):
-    """A plain tensor that rank 1 alone holds, and no word about it: refused, if the rule gives it to another rank."""
+    """A plain tensor that only rank 1 holds, without `replicas`: refused, if the rule gives it to another rank."""
     join(rank, world, directory, "hole")
     state = {f"stage{rank}.{number}": torch.ones(9000) for number in range(8)}
     try:
@@ -386,7 +386,7 @@ def hole(rank, world, directory):
 
 
 def experts(rank, world, directory):
-    """Plain experts beside DTensors of a mesh that has a dimension for them: refused by name, until replicas says who holds the same."""
+    """Plain experts with DTensors of a mesh that has a dimension for them: refused by name, unless `replicas` names the holders."""
     join(rank, world, directory, "experts")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
     ep = rank % 2
@@ -409,7 +409,7 @@ def experts(rank, world, directory):
 
 
 def dtensors(rank, world, directory):
-    """Of results that collectives may still work on, of no elements, and of partial sums."""
+    """Tensors that collectives may still be writing, without elements, and with partial sums."""
     join(rank, world, directory, "dtensors")
     mesh = init_device_mesh("cpu", (world,))
     values = torch.arange(9001.0)

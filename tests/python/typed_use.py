@@ -1,4 +1,4 @@
-"""What mypy tells a user of `cairn`. scripts/lint checks this file: an error in it that mypy does not find fails, too."""
+"""The errors that mypy reports to a user of `cairn`. scripts/lint checks this file: an error that mypy misses also fails."""
 
 from typing import Any, assert_type
 

@@ -16,7 +16,7 @@ const std::vector<at::ScalarType> kSummed = {at::kFloat,    at::kDouble, at::kHa
 const std::vector<at::ScalarType> kMoved = {at::kFloat, at::kHalf, at::kBFloat16,
                                             at::kLong,  at::kByte, at::kBool};
 
-// What `rank` contributes: small integers, so that sums are exact in every dtype and order.
+// The contribution of `rank`: small integers, so that sums are exact in every dtype and order.
 Tensor Term(int rank, int64_t n, at::ScalarType type) {
   return (at::arange(n, at::kLong).mul(7 + rank).add(rank) % 13).to(type);
 }

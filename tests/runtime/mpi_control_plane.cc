@@ -1,5 +1,5 @@
 // Gathers, broadcasts and votes in a background thread while the main thread runs collectives; and a rank
-// that comes too late is named, after which the control plane works again.
+// that arrives too late is named, after which the control plane works again.
 #include <torch/torch.h>
 
 #include <thread>

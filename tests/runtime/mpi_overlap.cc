@@ -1,5 +1,5 @@
 // A message of any size and a sum arrive while their sender does something else: rank 0 starts them and then
-// calls MPI no more until the others have said, by files, that they have them.
+// does not call MPI again until the others report, by files, that they have them.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ void Run(Transport& transport) {
   }
 }
 
-// ---- mpi_overlap --measure: what of a message to the next stage is hidden behind its sender's computation.
+// ---- mpi_overlap --measure: how much of a message to the next stage its sender's computation hides.
 
 constexpr double kComputeSeconds = 0.1;
 
@@ -65,7 +65,7 @@ void Compute(double seconds) {
   for (const double end = Now() + seconds; Now() < end;) (void)a.mm(a);
 }
 
-// Seconds from the start of a message to its arrival, and to the end of what its sender computes meanwhile.
+// Seconds from the start of a message to its arrival, and to the end of its sender's computation.
 std::pair<double, double> Message(const ProcessGroup& world, int rank, int64_t bytes, double compute) {
   at::Tensor data = at::ones({bytes / 4}), times = at::zeros({2}, at::kDouble);
   if (rank == 0) {

@@ -1,5 +1,5 @@
-// Tensors longer than an MPI count travel in pieces. Here the longest piece is 1000 elements, which needs no
-// 8 GB.
+// Tensors longer than an MPI count are sent in pieces. Here the longest piece is 1000 elements, which needs
+// no 8 GB.
 #include <torch/torch.h>
 
 #include <numeric>
@@ -15,7 +15,7 @@ namespace {
 
 void Check(bool ok, const char* what) { TORCH_CHECK(ok, what, " in pieces is wrong"); }
 
-// Each rank keeps its part alone, where it is told to; what comes back is whole.
+// Each rank keeps only its part, if told to; the gathered result is whole.
 void CheckKeptActivations(const ProcessGroup& group) {
   const at::Tensor x = at::arange(17 * 59, at::kFloat).view({17, 59});
   const int64_t part = (x.numel() + group.size() - 1) / group.size() * 4;

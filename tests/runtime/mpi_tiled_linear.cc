@@ -1,6 +1,6 @@
-// What --memory-centric-tiled-linear is for: the peak of a rank's tensors in a training whose layer is mostly
-// two wide matrices. Under ZeRO 3 neither their weights nor their gradients are ever there whole; under ZeRO
-// 2 the gradients are not. Losses stay what they are without (more of them: mpi_training.cc).
+// The purpose of --memory-centric-tiled-linear: the peak of a rank's tensors in a training whose layer is
+// mostly two wide matrices. Under ZeRO 3 neither their weights nor their gradients are ever whole in memory;
+// under ZeRO 2 the gradients are not. Losses stay what they are without (more of them: mpi_training.cc).
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ TrainConfig Config(int zero_stage, bool tiled) {
   c.train_iters = 3;
   c.lr = 1e-3;
   c.zero_stage = zero_stage;
-  // What is not needed now is not there, so that the peak is of what is.
+  // Parts that are not needed now are not allocated, so that the peak counts only the needed ones.
   c.stage3_param_persistence_threshold = c.stage3_prefetch_bucket_size = c.stage3_max_reuse_distance = 0;
   c.reduce_bucket_size = 1;
   c.memory_centric_tiled_linear = tiled;
@@ -72,7 +72,7 @@ Training Train(const ParallelDims& dims, TrainConfig config, const std::string& 
   return training;
 }
 
-// `saved`: bytes of the layer that are no longer there at once.
+// `saved`: bytes of the layer that are no longer in memory together.
 void Check(const ParallelDims& dims, int zero_stage, int64_t saved, const std::string& log) {
   const Training whole = Train(dims, Config(zero_stage, false), log);
   const Training tiled = Train(dims, Config(zero_stage, true), log);

@@ -71,7 +71,7 @@ class Program {
     CheckSum(t, group, axis);
   }
 
-  // A gradient bucket that is reduced while other operations go on.
+  // A gradient bucket that is reduced while other operations run.
   void StartGradients(int64_t n) {
     FinishGradients();
     gradients_ = at::full({n}, own_);

@@ -1,8 +1,8 @@
-// Whole trainings of 20 steps beside torch's own AdamW: warm-up and cosine decay with Megatron's timing,
+// Whole trainings of 20 steps against torch's own AdamW: warm-up and cosine decay with Megatron's timing,
 // gradient clipping, matrices decayed and vectors not, a batch that ramps up, the loss scale of fp16 with
 // steps that overflow; in three types, over meshes of up to 4 ranks. The reference model is libtorch's
 // operators and autograd on one rank (reference_gpt.h). Losses, gradient norms, learning rates and the last
-// weights are compared; what was skipped is taken from our log.
+// weights are compared; skipped steps are taken from our log.
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -36,12 +36,12 @@ struct Precision {
 };
 constexpr Precision kPrecisions[] = {
     {"fp32", 1e-6, 1e-5, 1e-4}, {"bf16", 3e-3, 0.1, 0.3}, {"fp16", 1e-3, 0.03, 0.1}};
-// A mesh, and what its training does otherwise than the default.
+// A mesh, and its training's options other than the defaults.
 struct Case {
   Topology mesh = {};
   void (*change)(TrainConfig&) = nullptr;
-  bool always = false;  // in all three precisions; otherwise in fp32 alone
-  bool apart = false;   // host and device memory are two, and a touch from the wrong side ends the program
+  bool always = false;  // in all three precisions; otherwise only in fp32
+  bool apart = false;  // host and device memory are separate, and access from the wrong side ends the program
 };
 void NothingStays(TrainConfig& c) {
   c.stage3_param_persistence_threshold = c.stage3_prefetch_bucket_size = c.stage3_max_reuse_distance = 0;
@@ -76,7 +76,7 @@ void Tiled(TrainConfig& c) {
   c.memory_centric_tiled_linear = true;
   c.tile_factor = 3;  // which divides no matrix
 }
-void TiledAhead(TrainConfig& c) {  // beside prefetched and recomputed layers, from the host's memory
+void TiledAhead(TrainConfig& c) {  // with prefetched and recomputed layers, from the host's memory
   OffloadAll(c);
   c.memory_centric_tiled_linear = true;
   c.tile_factor = 4;
@@ -291,7 +291,7 @@ class Reference {
   double updated_samples_ = 0;
 };
 
-// Keeps the weights that the last step left on this rank.
+// Keeps this rank's weights after the last step.
 class LastWeights : public CheckpointHooks {
  public:
   Result<std::optional<TrainState>> Resume(StateBuffers&) override { return std::optional<TrainState>(); }

@@ -1,6 +1,6 @@
 // The bubble of each schedule, measured: `mpi_run P pipeline_bubble` trains a model whose layers sleep, on P
-// stages, and prints for each stage how long it idled as a share of the time that it was busy, beside the
-// formula. Sleeping ranks need no cores, so that any machine will do. Run by hand; docs/performance.md.
+// stages, and prints each stage's idle time as a share of its busy time, next to the
+// formula. Sleeping ranks need no cores, so any machine will do. Run by hand; docs/performance.md.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// A layer takes so long; the embedding and the output nothing beside it.
+// The seconds of a layer; the embedding and the output take no additional time.
 class SleepingLayers : public UnitHooks {
  public:
   void BeforeForward(int unit) override { Sleep(unit, forward); }

@@ -1,6 +1,6 @@
-"""A real Slurm on this host: munged, slurmctld and two slurmd, in a directory of their own, gone again at the end.
+"""A real Slurm on this host: munged, slurmctld and two slurmd, in their own directory, removed at the end.
 
-Needs root, and Debian's slurm-wlm and munge. `start()` raises unittest.SkipTest, saying why, where it cannot be had.
+Needs root, and Debian's slurm-wlm and munge. `start()` raises unittest.SkipTest, saying why, if Slurm is not available.
 """
 
 import os

@@ -26,7 +26,7 @@ every = 1
 
 TRAIN = """#!/bin/bash
 #SBATCH --job-name=train --ntasks=1 --requeue --open-mode=append --output={dir}/train.log --signal=B:USR1@60 --time=20
-# The trainer saves on the signal and ends; the job asks for its requeue, and goes on from that step.
+# The trainer saves on the signal and ends; the job asks for its requeue, and continues from that step.
 iters=1000000
 if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ]; then
   iters=$((10#$(ls {run} | sed -n 's/^step-\\([0-9]*\\)$/\\1/p' | tail -1) + 20))
@@ -53,7 +53,7 @@ class SlurmTest(CliTest):
         self.addCleanup(self.slurm.stop)
         self.slurm.start()
 
-    def test_a_training_that_is_signalled_requeues_and_is_archived_on_schedule(self):
+    def test_a_signalled_training_requeues_and_is_archived(self):
         if not TRAINER:
             self.skipTest("cairn-train is not built")
         (self.dir / "text.txt").write_text("it must still stand after a crash and a purge\n" * 500)
@@ -79,7 +79,7 @@ class SlurmTest(CliTest):
         self.archive_by_schedule({step: tree(self.run_dir / f"step-{step:08}") for step in steps})
 
     def archive_by_schedule(self, before):
-        for path in self.run_dir.glob("step-*/*"):  # nobody has looked at them for 20 days
+        for path in self.run_dir.glob("step-*/*"):  # not read for 20 days
             os.utime(path, (time.time() - 20 * DAY,) * 2)
         policy = self.dir / "policy.toml"
         policy.write_text(POLICY.format(store=self.store, run=self.run_dir))

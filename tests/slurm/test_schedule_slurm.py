@@ -1,4 +1,4 @@
-"""`cairn archive schedule --slurm` against a real Slurm: one chain a policy, whatever happens to a job."""
+"""`cairn archive schedule --slurm` against a real Slurm: one chain per policy, whatever happens to a job."""
 
 import json
 import os
@@ -23,7 +23,7 @@ keep = "full"
 every = 1
 """
 
-# Records what it is started with, lasts while `hold` is there, and exits as `exit` says.
+# Records its arguments, runs while `hold` exists, and exits with the status in `exit`.
 PROGRAM = """#!/bin/sh
 cd '{dir}'
 echo "working on it"
@@ -100,7 +100,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         return chain
 
     def held_run(self):
-        """A chain whose first run has begun, and lasts."""
+        """A chain whose first run has begun and is still running."""
         chain = self.chain()
         chain.hold()
         job = chain.install()
@@ -108,7 +108,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         self.assertEqual(len(chain.waiting()), 1)
         return chain, job
 
-    def test_every_character_of_a_path_reaches_the_program_and_the_log(self):
+    def test_paths_may_have_any_character(self):
         nasty = "a $HOME 'b' \"c\" 100%j #d `id` ;&"
         chain = self.chain(policy_name=f"{nasty}/arch ive.toml", program_name="my $x 'cairn'%")
         job = chain.install()
@@ -116,7 +116,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         self.assertEqual((chain.dir / f"args.{job}").read_text().splitlines(), ["archive", "run", "--policy", str(chain.policy)])
         self.assertIn("working on it", pathlib.Path(f"{chain.policy}.log").read_text())
         self.assertEqual(len(chain.waiting()), 1)
-        # The successor runs alike, and has one as well.
+        # The successor runs in the same way, and has a successor too.
         (successor,) = chain.waiting()
         self.slurm.run("scontrol", "update", f"JobId={successor}", "StartTime=now")
         chain.wait_for_end(successor)
@@ -136,7 +136,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         first.schedule("--uninstall")
         self.assertEqual((first.waiting(), second.waiting()), ([], before))
 
-    def test_an_install_replaces_and_a_run_by_hand_waits_for_nothing(self):
+    def test_an_install_replaces_the_chain_and_a_manual_run_starts_now(self):
         chain, job = self.held_run()
         self.assertIn("would cancel waiting job", chain.schedule("--install", "--dry-run"))
         second = chain.install("--every-hours", "36")
@@ -163,20 +163,20 @@ class ScheduleSlurmTest(unittest.TestCase):
         self.assertIn("invalid partition", chain.schedule("--install", "--partition", "nowhere", code=2))
         self.assertEqual((chain.waiting(), chain.script.read_text()), (waiting, script))
 
-    def test_a_failure_ends_no_chain(self):
+    def test_a_failure_does_not_end_the_chain(self):
         chain = self.chain()
         (chain.dir / "exit").write_text("3")
         chain.wait_for_end(chain.install(), "FAILED")
         self.assertEqual(len(chain.waiting()), 1)
 
-    def test_a_cancelled_run_ends_no_chain(self):
+    def test_a_cancelled_run_does_not_end_the_chain(self):
         chain, job = self.held_run()
         waiting = chain.waiting()
         self.slurm.run("scancel", job)
         chain.wait_for_end(job, "CANCELLED")
         self.assertEqual(chain.waiting(), waiting)
 
-    def test_a_successor_that_was_cancelled_meanwhile_has_another(self):
+    def test_a_cancelled_successor_is_replaced(self):
         chain, job = self.held_run()
         self.slurm.run("scancel", *chain.waiting())
         self.slurm.wait(lambda: not chain.waiting(), "the successor to go")
@@ -195,7 +195,7 @@ class ScheduleSlurmTest(unittest.TestCase):
             return chain.starts().count(job) == 2
         self.slurm.wait(started, "the requeued job")
 
-    def test_a_requeue_adds_no_successor_and_makes_one_that_is_missing(self):
+    def test_a_requeue_keeps_exactly_one_successor(self):
         chain, job = self.held_run()
         waiting = chain.waiting()
         self.slurm.run("scontrol", "requeue", job)
@@ -212,7 +212,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         chain.wait_for_end(job)
         self.assertEqual(len(chain.waiting()), 1)
 
-    def test_a_node_that_fails_ends_no_chain(self):
+    def test_a_failed_node_does_not_end_the_chain(self):
         chain, job = self.held_run()
         waiting = chain.waiting()
         node = self.slurm.run("squeue", "-h", "-j", job, "-o", "%N").strip()
@@ -239,7 +239,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         chain.policy.unlink()
         self.assertIn("nothing to remove", chain.schedule("--uninstall"))
 
-    def test_a_file_of_another_is_never_replaced(self):
+    def test_a_file_of_someone_else_is_never_replaced(self):
         chain = self.chain()
         chain.script.write_text("#!/bin/sh\necho mine\n")
         for verb in ("--install", "--uninstall"):

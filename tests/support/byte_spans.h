@@ -1,4 +1,4 @@
-// The bytes of a vector's elements, for what takes bytes.
+// The bytes of a vector's elements, for functions that take bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A file of torch.save taken apart, and written again with one entry less or one more: what a reader that
-// forgets an entry, or a program that we do not know, would leave.
+// A file of torch.save taken apart, and written again with one entry less or one more: as if a reader
+// forgot an entry, or an unknown program added one.
 //
 // For files as Cairn itself writes them: zips whose storages are data/0, data/1, ..., and bare pickles.
 #pragma once
@@ -21,7 +21,7 @@ class EditedTorch {
  public:
   static constexpr uint64_t kSecretElements = 5;  // of the tensor "secret" that is put in, fp32
 
-  // An item of a dict, list or tuple, with what is below it.
+  // An item of a dict, list or tuple, with everything below it.
   struct Slot {
     const PyValue* holder;
     size_t item;  // a dict: of its key

@@ -1,5 +1,5 @@
 // A file system that stops working: after `budget` operations that change or read it, everything fails, as
-// for a process that was killed or a disk that went away. What was done before stays done.
+// for a process that was killed or a disk that disappeared. Earlier operations keep their effect.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A disk that is full after so many bytes of a file, for this process, until the object goes.
+// A disk that is full after `bytes` bytes of a file, for this process, until the object is destroyed.
 #pragma once
 
 #include <sys/resource.h>

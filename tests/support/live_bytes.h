@@ -1,5 +1,5 @@
 // Bytes of libtorch's CPU allocator that were taken in the scope and are not free yet, and the most that ever
-// were. Deterministic, unlike the resident set, where all that is freed in the scope was taken in it. Of the
+// were. Deterministic, unlike the resident set, if all memory freed in the scope was taken in it. Of the
 // thread that made it.
 #pragma once
 

@@ -2,8 +2,8 @@
 // training on that topology would have left behind.
 //
 // Values depend on (seed, tensor, element) only, never on the topology, so that steps of one recipe on two
-// topologies hold the same tensors. The whole tensors are in memory here: this is the plain version that
-// streams are tested with.
+// topologies have the same tensors. Whole tensors are in memory here: this is the plain version that
+// streams are tested against.
 #pragma once
 
 #include <cstring>
@@ -63,10 +63,9 @@ struct StepRecipe {
   nlohmann::json model = nlohmann::json::object();
   nlohmann::json state = {{"iteration", 100}, {"consumed_samples", 800}, {"consumed_tokens", 102400}};
   Dtype weights = Dtype::kBF16;
-  bool optimizer = true;  // masters (of 16-bit weights) and moments
-  std::optional<Topology>
-      rng_topology;         // where the random states come from; the step's own topology by default
-  uint64_t rng_bytes = 40;  // of each rank's random state; 0: none
+  bool optimizer = true;                 // masters (of 16-bit weights) and moments
+  std::optional<Topology> rng_topology;  // the ranks of the random states; the step's own topology by default
+  uint64_t rng_bytes = 40;               // of each rank's random state; 0: none
   uint64_t seed = 1;
   std::string run = "0123456789abcdef0123456789abcdef";
   int64_t step = 100;

@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// `program`: "megatron_lm" or "megatron_deepspeed"; `kind`: "gpt", or another one, which has what differs
+// `program`: "megatron_lm" or "megatron_deepspeed"; `kind`: "gpt", or another one, which has the differences
 // from "gpt".
 inline nlohmann::json MegatronNamespace(const char* program, const char* kind) {
   std::ifstream file(CAIRN_CONVERT_DATA_DIR "/megatron_namespaces.json");

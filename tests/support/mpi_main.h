@@ -1,5 +1,5 @@
-// main() of a test that all ranks of a job run: tells what failed and where, and takes the other ranks down
-// with it.
+// main() of a test that all ranks of a job run: prints what failed and where, and stops the other ranks
+// too.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@ inline std::string ErrorText(const std::exception& error) {
   return c10_error ? c10_error->what_without_backtrace() : error.what();
 }
 
-// Returns once all ranks of the group have come here.
+// A barrier: returns once all ranks of the group have called it.
 inline void Meet(const ProcessGroup& group, std::string_view what) {
   at::Tensor sum = at::zeros({1});
   group.AllReduceSum(sum, what);

@@ -1,5 +1,4 @@
 // A CPU that does not multiply bf16 (any CPU while oneDNN is off), and a count of the products there.
-// there.
 #pragma once
 
 #include <ATen/Context.h>

@@ -1,4 +1,4 @@
-// A file system that cannot exchange two names, as NFS.
+// A file system that cannot exchange two names, like NFS.
 #pragma once
 
 #include "tests/support/wrapped_file_system.h"

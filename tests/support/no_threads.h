@@ -1,4 +1,4 @@
-// A system that gives this process no more threads, until the object goes.
+// A system that gives this process no more threads, until the object is destroyed.
 #pragma once
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// Steps of tests, opened as a user names them.
+// Steps of tests, opened by the path that a user would give.
 #pragma once
 
 #include <gtest/gtest.h>

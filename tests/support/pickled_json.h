@@ -1,4 +1,4 @@
-// A JSON value as a pickle of it reads, for parsers that take a PyValue.
+// A JSON value as if read from a pickle, for parsers that take a PyValue.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The model once more, from libtorch's own operators and autograd, tensor by tensor: what ours is compared
+// A second implementation of the model, from libtorch's own operators and autograd: ours is compared
 // with.
 #pragma once
 

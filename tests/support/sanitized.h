@@ -1,4 +1,4 @@
-// Whether this is a sanitizer's build, which is 10 to 50 times slower: tests of many rounds then make fewer.
+// True in a build with a sanitizer, which is 10 to 50 times slower: long tests then run fewer rounds.
 #pragma once
 
 namespace cairn {

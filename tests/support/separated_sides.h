@@ -1,5 +1,5 @@
-// A CPU's memory on two sides (memory_side.h): private mappings, each known by its address, whose protection
-// follows who may touch them. A page that is touched from the wrong side raises SIGSEGV.
+// A CPU's memory as two sides (memory_side.h): private mappings, each known by its address, whose protection
+// depends on the side that runs. An access from the wrong side raises SIGSEGV.
 #pragma once
 
 #include <sys/mman.h>
@@ -67,7 +67,7 @@ class SeparatedSides final : public SideMemory {
 };
 
 inline void PutSidesApart(bool apart) { SeparateSides(apart ? &SeparatedSides::Instance() : nullptr); }
-// Apart while one lives.
+// The sides are separate during its lifetime.
 struct SidesApart {
   SidesApart() { PutSidesApart(true); }
   ~SidesApart() { PutSidesApart(false); }

@@ -1,4 +1,4 @@
-// A queue that does each transfer at once, in the thread that starts it: the same work makes the same calls
+// A queue that does each transfer immediately, in the calling thread: the same work makes the same calls
 // in the same order, and no thread is started for a few bytes.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A host that remembers for ever which names were not there, and learns better only by listing their
+// A host that caches missing names for ever, and notices new ones only by listing their
 // directory, as clients of network file systems do.
 #pragma once
 

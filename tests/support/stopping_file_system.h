@@ -1,4 +1,4 @@
-// Lets so many changes of the disk through and no more, as for a process that was killed there.
+// Lets `changes` changes of the disk through and no more, as for a process that was killed then.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A directory of a test, removed with all it holds.
+// A directory of a test, removed with its contents.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@ namespace cairn {
 
 class TempDir {
  public:
-  // In memory where that is to be had: for tests that sync often, and are not about the disk.
+  // In memory if available: for tests that sync often, and are not about the disk.
   enum class Place { kDisk, kMemory };
   explicit TempDir(Place place = Place::kDisk) {
     const bool memory = place == Place::kMemory && std::filesystem::is_directory("/dev/shm");

@@ -1,4 +1,4 @@
-// Ranks that are threads of this process, with mailboxes between them: what ThreadSanitizer can watch.
+// Ranks as threads of this process, with mailboxes between them, so that ThreadSanitizer can watch them.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// Transfers that are planned and run at once.
+// Plans and runs a transfer in one call.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The real file system without its syncs: for tests that write thousands of small files and crash none of
-// them.
+// The real file system without syncs: for tests that write thousands of small files and simulate no
+// crash.
 #pragma once
 
 #include "tests/support/wrapped_file_system.h"

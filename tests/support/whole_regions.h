@@ -1,4 +1,4 @@
-// Tensors that lie whole in one place, as regions: of sources that tests make up.
+// Regions of tensors that lie whole in one place, for invented sources.
 #pragma once
 
 #include "ckpt/model/catalog.h"

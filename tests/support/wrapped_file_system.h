@@ -1,5 +1,5 @@
-// A file system around another one, through which every call goes by one function: to count calls, to fail
-// them, to leave them out.
+// A file system around another one that passes every call through one function: to count calls, to fail
+// them, or to skip them.
 #pragma once
 
 #include <functional>
@@ -36,7 +36,7 @@ struct FsCall {
   uint64_t offset = 0;                    // write
   std::span<const std::byte> bytes = {};  // write
 
-  // True for calls that leave something changed, or make it durable.
+  // True for calls that change something, or make it durable.
   bool changes() const {
     return kind != Kind::kOpenForRead && kind != Kind::kStat && kind != Kind::kList &&
            kind != Kind::kFreeBytes && kind != Kind::kRead;

@@ -21,7 +21,7 @@ class Options:
 
     compress: store tensors compressed.
     model, state: facts about the model and the training for the manifest, as JSON.
-    deadline: a save fails after so many seconds without progress of any rank.
+    deadline: a save fails after this many seconds without progress of any rank.
     keep_last: keep this many of the newest steps and remove older ones after each commit, once the new step
     was read back; at least two are kept (docs/deletion.md). 0 keeps all.
     on_error: "raise", or "warn": a save that fails (disk full, directory missing, a rank died) is logged and

@@ -1,4 +1,4 @@
-"""Decides which rank writes a tensor, from the device mesh and the name alone: ranks need not communicate."""
+"""Decides which rank writes a tensor, from its name and the device mesh only: ranks need not communicate."""
 
 from __future__ import annotations
 

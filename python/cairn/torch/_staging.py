@@ -82,7 +82,7 @@ class Segment:
         return _device.Copying(pieces, self._gpu, self._populated)
 
     def filled(self, pieces: int) -> int:
-        """How many bytes from the start of the memory are filled by so many pieces."""
+        """The number of bytes at the start of the memory that the first `pieces` pieces fill."""
         return self._begins[pieces] if pieces < len(self._begins) else self._buffer.nbytes
 
     def forget(self) -> None:

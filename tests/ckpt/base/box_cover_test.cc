@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-TEST(BoxCoverTest, FindsTwoThatMeetWhereverTheyStand) {
+TEST(BoxCoverTest, FindsTwoOverlappingBoxesAmongMany) {
   std::vector<Box> boxes;  // columns of one matrix: all of them share all rows
   for (uint64_t i = 0; i < 600; ++i) boxes.push_back({{0, 2 * i}, {8, 2}});
   EXPECT_FALSE(FindOverlap(boxes));
@@ -17,13 +17,13 @@ TEST(BoxCoverTest, FindsTwoThatMeetWhereverTheyStand) {
   EXPECT_EQ(*overlap, std::pair(size_t{0}, size_t{599}));
 }
 
-TEST(BoxCoverTest, EmptyBoxesAndNeighboursDoNotMeet) {
+TEST(BoxCoverTest, EmptyAndAdjacentBoxesDoNotOverlap) {
   EXPECT_FALSE(FindOverlap({}));
   EXPECT_FALSE(FindOverlap(std::vector<Box>{{{0}, {4}}, {{4}, {4}}, {{2}, {0}}}));
   EXPECT_TRUE(FindOverlap(std::vector<Box>{Box{}, Box{}})) << "a scalar twice";
 }
 
-TEST(BoxCoverTest, IsWhatEachWithEachFinds) {
+TEST(BoxCoverTest, AgreesWithComparingAllPairs) {
   std::mt19937_64 rng(17);
   for (int round = 0; round < 300; ++round) {
     std::vector<Box> boxes;

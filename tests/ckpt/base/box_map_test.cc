@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-TEST(BoxMapTest, ABoxOfTheTensorIsFoundInTheArray) {
+TEST(BoxMapTest, MapsABoxOfTheTensorToTheArray) {
   const BoxMap rows{{{4, 0}, {2, 3}}, {{10, 0}, {2, 3}}};  // rows 4 and 5 are the array's 10 and 11
   EXPECT_EQ(rows.ToArray({{5, 1}, {1, 2}}), (Box{{11, 1}, {1, 2}}));
   const BoxMap columns{{{4, 0}, {2, 3}}, {{0, 8}, {3, 2}}, true};
@@ -13,7 +13,7 @@ TEST(BoxMapTest, ABoxOfTheTensorIsFoundInTheArray) {
   EXPECT_EQ(columns.ToArray(columns.box), columns.in_array);
 }
 
-TEST(BoxMapTest, BothBoxesLieInTheirShapesAndHaveTheSameElements) {
+TEST(BoxMapTest, FitsOnlyIfBothBoxesLieInTheirShapes) {
   const BoxMap rows{{{4, 0}, {2, 3}}, {{10, 0}, {2, 3}}};
   EXPECT_TRUE(rows.Fits({6, 3}, {12, 3}));
   EXPECT_FALSE(rows.Fits({5, 3}, {12, 3}));

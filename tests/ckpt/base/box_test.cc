@@ -54,7 +54,7 @@ TEST(BoxTest, WholeBoxIsOneRun) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(BoxTest, DecomposedFlatRangeIsTheSameElementsInOrder) {
+TEST(BoxTest, BoxesOfAFlatRangeKeepItsElementsInOrder) {
   std::mt19937 random(2);
   for (int round = 0; round < 2000; ++round) {
     const Dims shape = RandomShape(random);
@@ -74,7 +74,7 @@ TEST(BoxTest, DecomposedFlatRangeIsTheSameElementsInOrder) {
   }
 }
 
-TEST(BoxTest, IntersectionIsTheCommonElements) {
+TEST(BoxTest, IntersectionHasTheCommonElements) {
   std::mt19937 random(3);
   for (int round = 0; round < 500; ++round) {
     const Dims shape = RandomShape(random);
@@ -88,7 +88,7 @@ TEST(BoxTest, IntersectionIsTheCommonElements) {
   }
 }
 
-TEST(BoxTest, ContainsRefusesWhatWouldOverflow) {
+TEST(BoxTest, ContainsIsFalseIfTheEndOverflows) {
   EXPECT_FALSE(Contains(Box{{0}, {10}}, Box{{UINT64_MAX}, {5}}));
   EXPECT_FALSE(Contains(Box{{0}, {10}}, Box{{5}, {UINT64_MAX}}));
   EXPECT_TRUE(Contains(Box{{2}, {10}}, Box{{2}, {10}}));

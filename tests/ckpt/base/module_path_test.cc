@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-TEST(ModulePathTest, BesideTheProgramAndOtherwiseWhereItIsInstalled) {
+TEST(ModulePathTest, LooksInTheProgramsDirectoryThenInTheInstallation) {
   const TempDir dir;
   const std::string program = dir / "bin/program";
   EXPECT_EQ(ModulePath("m.so", program), dir / "bin/m.so");

@@ -5,14 +5,14 @@
 namespace cairn {
 namespace {
 
-TEST(EditDistanceTest, CountsLettersToChange) {
+TEST(EditDistanceTest, CountsChangedLetters) {
   EXPECT_EQ(EditDistance("", "abc"), 3u);
   EXPECT_EQ(EditDistance("inspct", "inspect"), 1u);
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
   EXPECT_EQ(EditDistance("ls", "ls"), 0u);
 }
 
-TEST(NearestNameTest, IsNearEnoughToBeMeant) {
+TEST(NearestNameTest, SuggestsOnlyCloseNames) {
   const std::vector<std::string> names = {"every", "last", "weights-suffice"};
   EXPECT_EQ(NearestName(names, "evry"), "every");
   EXPECT_EQ(NearestName(names, "weights-sufice-x"), "weights-suffice");

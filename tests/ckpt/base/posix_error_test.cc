@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-TEST(PosixErrorTest, TheErrnoAndThePathComeBack) {
+TEST(PosixErrorTest, ParsesErrnoAndPathFromAMessage) {
   for (const int error : {ENOENT, EACCES, EROFS, ENOSPC, EEXIST, ENAMETOOLONG}) {
     const Status status = PosixError("make directory", "/scratch/a: b/run", error).WithContext("at byte 3");
     const auto failure = ParsePosixError(status);

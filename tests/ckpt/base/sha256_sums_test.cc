@@ -7,7 +7,7 @@ namespace {
 
 const std::string kDigest(64, 'a');
 
-TEST(Sha256SumsTest, NamesComeBackAsTheyWere) {
+TEST(Sha256SumsTest, NamesRoundTrip) {
   std::string text = "# a comment\n\n";
   const std::string names[] = {"plain", "two  spaces", "back\\slash", "line\nbreak", "#hash", "*star", "\\n"};
   for (const std::string& name : names) text += Sha256Line(kDigest, name);
@@ -20,14 +20,14 @@ TEST(Sha256SumsTest, NamesComeBackAsTheyWere) {
   }
 }
 
-TEST(Sha256SumsTest, BinaryMarksAndUpperCaseAreTheSame) {
+TEST(Sha256SumsTest, AcceptsBinaryMarksAndUpperCase) {
   const auto sums = ParseSha256Sums(std::string(64, 'A') + " *name");
   ASSERT_TRUE(sums.ok()) << sums.status().message();
   EXPECT_EQ(sums->at(0).name, "name");
   EXPECT_EQ(sums->at(0).digest, kDigest);
 }
 
-TEST(Sha256SumsTest, OtherLinesAreErrorsByTheirNumber) {
+TEST(Sha256SumsTest, MalformedLinesAreReportedByLineNumber) {
   for (const std::string& line :
        {std::string("abc  name"), kDigest + " name", kDigest + "  ", kDigest + "a  b"})
     EXPECT_EQ(ParseSha256Sums(Sha256Line(kDigest, "good") + line).status().message(),

@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-TEST(Threads, AsManyRunAsAreAskedFor) {
+TEST(Threads, RunsTheRequestedNumberOfThreads) {
   std::atomic<int> runs = 0;
   RunOnThreads(5, [&] { ++runs; });
   EXPECT_EQ(runs, 5);
@@ -22,7 +22,7 @@ TEST(Threads, AsManyRunAsAreAskedFor) {
 }
 
 // It used to abort.
-TEST(Threads, WorkIsDoneWhereThereAreNone) {
+TEST(Threads, WorkIsDoneIfNoThreadCanStart) {
   const NoThreads none;
   std::atomic<int> runs = 0;
   RunOnThreads(5, [&] { ++runs; });
@@ -30,7 +30,7 @@ TEST(Threads, WorkIsDoneWhereThereAreNone) {
   EXPECT_TRUE(StartThreads(3, [] {}).empty());
 }
 
-TEST(Threads, AQueueTransfersWhereThereAreNone) {
+TEST(Threads, AQueueTransfersIfNoThreadCanStart) {
   TempDir dir;
   auto file = FileSystem::Posix().Create(dir / "f");
   ASSERT_TRUE(file.ok());
@@ -49,7 +49,7 @@ TEST(Threads, AQueueTransfersWhereThereAreNone) {
 }
 
 // They used to end the process.
-TEST(Threads, ExceptionsOfWorkReachWhoWaitsForIt) {
+TEST(Threads, ExceptionsReachTheWaitingCaller) {
   std::atomic<int> runs = 0;
   const auto fails = [&] {
     if (++runs == 2) throw std::bad_alloc();
@@ -63,7 +63,7 @@ TEST(Threads, ExceptionsOfWorkReachWhoWaitsForIt) {
   EXPECT_EQ(failed.kind(), StatusKind::kNoSpace);  // no peer was lost, no file is damaged
 }
 
-TEST(Threads, AnExceptionSaysWhichLimitToRaise) {
+TEST(Threads, AFailedStartNamesTheLimitToRaise) {
   const NoThreads none;
   try {
     std::thread([] {}).join();

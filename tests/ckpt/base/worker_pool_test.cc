@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-TEST(WorkerPool, TasksRunAtOnceEachWithAnotherNumber) {
+TEST(WorkerPool, ConcurrentTasksHaveDistinctNumbers) {
   WorkerPool pool(4);
   ASSERT_EQ(pool.workers(), 4u);
   std::latch all(4);
@@ -41,8 +41,8 @@ TEST(WorkerPool, OneThreadKeepsTheOrder) {
   EXPECT_TRUE(std::ranges::is_sorted(done));
 }
 
-// With another task waiting behind it, and one that waits for room.
-TEST(WorkerPool, TheFirstErrorDropsWhatHasNotBegun) {
+// One more task waits in the queue, and one waits for a place in it.
+TEST(WorkerPool, TheFirstErrorDropsTasksThatHaveNotBegun) {
   std::atomic<int> runs = 0;
   WorkerPool pool(1, /*waiting=*/1);
   std::latch pushed(1);
@@ -65,7 +65,7 @@ TEST(WorkerPool, TheFirstErrorDropsWhatHasNotBegun) {
   EXPECT_EQ(runs, 0);
 }
 
-TEST(WorkerPool, WithoutThreadsThePusherWorks) {
+TEST(WorkerPool, WithoutThreadsPushRunsTheTask) {
   const NoThreads none;
   WorkerPool pool(4, /*waiting=*/1);
   EXPECT_EQ(pool.workers(), 1u);

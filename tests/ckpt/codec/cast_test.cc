@@ -21,7 +21,7 @@ struct Format {
 constexpr Format kHalf = {Dtype::kF16, 10, -14, 15};
 constexpr Format kBrain = {Dtype::kBF16, 7, -126, 127};
 
-// What a 16-bit pattern stands for, from the definition of the format.
+// The value of a 16-bit pattern, from the definition of the format.
 double ValueOf(const Format& f, uint16_t bits) {
   const int mantissa = bits & ((1 << f.mantissa_bits) - 1);
   const int exponent = (bits & 0x7fff) >> f.mantissa_bits;
@@ -96,8 +96,8 @@ void ExpectRounded(const Format& format) {
 TEST(CastTest, Fp32ToFp16RoundsToNearestEven) { ExpectRounded(kHalf); }
 TEST(CastTest, Fp32ToBf16RoundsToNearestEven) { ExpectRounded(kBrain); }
 
-// Elements alone never take the ways of whole blocks. NaNs included.
-TEST(CastTest, ABlockIsItsElements) {
+// Single elements never take the code paths of whole blocks. NaNs included.
+TEST(CastTest, CastingABlockEqualsCastingEachElement) {
   const std::vector<uint32_t> in = StratifiedPatterns();
   for (const Dtype to : {Dtype::kF16, Dtype::kBF16})
     for (const OnOverflow on_overflow : {OnOverflow::kInfinity, OnOverflow::kSaturate}) {
@@ -131,7 +131,7 @@ TEST(CastTest, SixteenBitsWidenExactly) {
   }
 }
 
-TEST(CastTest, BetweenSixteenBitTypesIsTheRoundedValue) {
+TEST(CastTest, CastsBetweenSixteenBitTypesRoundOnce) {
   std::vector<uint16_t> in(1 << 16), out(1 << 16);
   for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint16_t>(i);
   for (const auto& [from, to] : {std::pair(kHalf, kBrain), std::pair(kBrain, kHalf)}) {

@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// By the processor where it can, which knows nothing of ours.
+// By the processor if it can: independent of our code.
 [[gnu::target("f16c")]] void RoundByProcessor(const std::vector<uint32_t>& master,
                                               std::vector<uint16_t>& weight) {
   for (size_t i = 0; i < master.size(); ++i)
@@ -27,11 +27,11 @@ void RoundDerived(const std::vector<uint32_t>& master, std::vector<uint16_t>& we
   Cast(Dtype::kF32, In(master), Dtype::kF16, Out(weight), OnOverflow::kInfinity);
 }
 
-// Sanitizers make it slow and what they look for is the same in every part.
+// Sanitizers make it slow, and a part of the patterns is enough for them.
 constexpr uint64_t kOneDerivedIn = kSanitized ? 61 : 1;
 
-// The proof: of every fp32 pattern the derived half is the rounded one, and needs no exception.
-TEST(DerivedWeight, HoldsForEveryMaster) {
+// The proof: the half derived from any fp32 pattern is the rounded one, and needs no exception.
+TEST(DerivedWeight, EqualsTheRoundedWeightOfEveryMaster) {
   constexpr size_t kBatch = 1 << 20;
   std::vector<uint32_t> master(kBatch);
   std::vector<uint16_t> weight(kBatch), derived(kBatch);
@@ -45,8 +45,8 @@ TEST(DerivedWeight, HoldsForEveryMaster) {
   }
 }
 
-// Any two arrays come back, rounded or not, as long as the list is allowed to grow.
-TEST(DerivedWeight, IsLosslessWhateverTheWeight) {
+// Any two arrays round-trip, rounded or not, if the list of exceptions may grow.
+TEST(DerivedWeight, AnyWeightsRoundTrip) {
   std::mt19937_64 random(1);
   for (const size_t count : {0u, 1u, 5u, 4096u, 10'007u}) {
     std::vector<uint32_t> master(count);
@@ -62,7 +62,7 @@ TEST(DerivedWeight, IsLosslessWhateverTheWeight) {
   }
 }
 
-TEST(DerivedWeight, ListsExactlyWhatIsNotRounded) {
+TEST(DerivedWeight, ListsExactlyTheWeightsThatAreNotRounded) {
   std::mt19937_64 random(1);
   std::vector<uint32_t> master(10'007);
   for (uint32_t& m : master) m = static_cast<uint32_t>(random());

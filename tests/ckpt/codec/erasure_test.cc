@@ -37,7 +37,7 @@ std::vector<Block> Encode(const ErasureCode& code, std::mt19937& random, size_t 
   return blocks;
 }
 
-TEST(Erasure, AnyDataBlocksGiveEveryOther) {
+TEST(Erasure, AnyEnoughBlocksRestoreTheRest) {
   std::mt19937 random(1);
   for (int data = 1; data <= 6; ++data) {
     for (int parity = 1; parity <= 4; ++parity) {
@@ -57,7 +57,7 @@ TEST(Erasure, AnyDataBlocksGiveEveryOther) {
   }
 }
 
-TEST(Erasure, TheLargestCodesLoseNothingEither) {
+TEST(Erasure, TheLargestCodesRestoreEverything) {
   std::mt19937 random(2);
   for (int parity : {1, 2, 8, 16, kMaxCodeBlocks - 1}) {
     const ErasureCode code = ErasureCode::Make(kMaxCodeBlocks - parity, parity).value();
@@ -84,7 +84,7 @@ TEST(Erasure, TheFirstParityBlockIsTheXor) {
   }
 }
 
-TEST(Erasure, RefusesCodesThatItCannotMake) {
+TEST(Erasure, RefusesImpossibleCodes) {
   EXPECT_FALSE(ErasureCode::Make(0, 1).ok());
   EXPECT_FALSE(ErasureCode::Make(3, 0).ok());
   EXPECT_FALSE(ErasureCode::Make(kMaxCodeBlocks, 1).ok());

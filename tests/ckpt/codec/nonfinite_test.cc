@@ -15,7 +15,7 @@ std::vector<std::byte> Bytes(const std::vector<Bits>& values) {
   return bytes;
 }
 
-TEST(NonFiniteTest, InfinitiesAndNansOfEachType) {
+TEST(NonFiniteTest, CountsInfinitiesAndNansOfEachType) {
   // Largest finite value, both infinities, a quiet NaN, a NaN that differs from infinity in its last bit, 0.
   EXPECT_EQ(
       CountNonFinite(Dtype::kF64, Bytes<uint64_t>({0x7fefffffffffffff, 0x7ff0000000000000, 0xfff0000000000000,
@@ -32,7 +32,7 @@ TEST(NonFiniteTest, InfinitiesAndNansOfEachType) {
 }
 
 // One value at a time, over blocks, their ends and every alignment.
-TEST(NonFiniteTest, FindsOneWhereverItIs) {
+TEST(NonFiniteTest, FindsANonFiniteValueAtAnyPosition) {
   for (const size_t count : {1, 7, 191, 192, 193, 16383, 16384, 16385, 40000}) {
     for (const size_t at : {size_t{0}, count / 2, count - 1}) {
       for (size_t shift = 0; shift < 4; ++shift) {
@@ -48,7 +48,7 @@ TEST(NonFiniteTest, FindsOneWhereverItIs) {
   }
 }
 
-TEST(NonFiniteTest, CountsMoreThanABlockHolds) {
+TEST(NonFiniteTest, CountsAcrossBlocks) {
   EXPECT_EQ(CountNonFinite(Dtype::kBF16, Bytes(std::vector<uint16_t>(100'000, 0x7fc0))), 100'000u);
   EXPECT_EQ(CountNonFinite(Dtype::kF8E5M2, Bytes(std::vector<uint8_t>(100'001, 0xfc))), 100'001u);
 }

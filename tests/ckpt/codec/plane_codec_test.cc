@@ -30,7 +30,7 @@ PlaneBytes Random(size_t size, uint64_t seed) {
   return bytes;
 }
 
-// Floats as weights have them: normal, of standard deviation 0.02; as fp32, or cut to bf16.
+// Floats like weights: normal, with standard deviation 0.02; fp32, or truncated to bf16.
 PlaneBytes Weights(size_t count, size_t element, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal(0, 0.02);
@@ -43,7 +43,7 @@ PlaneBytes Weights(size_t count, size_t element, uint64_t seed) {
 }
 
 // Encodes, checks that stock zstd finds the shuffled bytes in one frame with its size, and decodes. Returns
-// the stored size, that of the chunk where it does not pay.
+// the stored size, which is the chunk's if encoding does not pay.
 size_t RoundTrip(const PlaneBytes& chunk, size_t element) {
   static PlaneEncoder encoder;
   static PlaneDecoder decoder;
@@ -62,7 +62,7 @@ size_t RoundTrip(const PlaneBytes& chunk, size_t element) {
   return stored.size();
 }
 
-TEST(PlaneCodec, GivesBackEveryLengthAndElement) {
+TEST(PlaneCodec, EveryLengthAndElementSizeRoundTrips) {
   for (const size_t element : {1, 2, 3, 4, 8})
     for (const size_t size : {0u, 1u, 7u, 100u, 1021u, 131'073u, 1'000'003u, 4u << 20}) {
       SCOPED_TRACE(fmt::format("{} bytes of elements of {}", size, element));
@@ -78,25 +78,25 @@ TEST(PlaneCodec, GivesBackEveryLengthAndElement) {
     }
 }
 
-// The exponent and sign of such floats hold about 2.7 bits of 8; the bounds are that, and 2 % for the coder.
+// Exponent and sign of such floats hold about 2.7 of 8 bits; the bounds are that and 2 % for the coder.
 TEST(PlaneCodec, CompressesTrainedFloats) {
   EXPECT_LT(RoundTrip(Weights(2 << 20, 2, 1), 2), (4 << 20) * 0.69);
   EXPECT_LT(RoundTrip(Weights(1 << 20, 4, 2), 4), (4 << 20) * 0.85);
   EXPECT_LT(RoundTrip(Weights(3000, 4, 3), 4), 12000 * 0.88);
 }
 
-TEST(PlaneCodec, RunsAreTinyAndNoiseIsLeftAlone) {
+TEST(PlaneCodec, RunsShrinkAndNoiseIsStoredAsItIs) {
   EXPECT_LT(RoundTrip(PlaneBytes(4 << 20), 4), 2000u);
   EXPECT_LT(RoundTrip(PlaneBytes(4 << 20), 2), 2000u);
-  PlaneBytes counting(4 << 20);  // an index: fixed high bytes, the low ones as regular as can be
+  PlaneBytes counting(4 << 20);  // an index: fixed high bytes and very regular low ones
   for (size_t i = 0; i < counting.size() / 8; ++i) std::memcpy(counting.data() + i * 8, &i, 8);
   EXPECT_LT(RoundTrip(counting, 8), counting.size() / 2);
   PlaneEncoder encoder;
   for (const size_t element : {1, 2, 4, 8}) EXPECT_TRUE(encoder.Encode(Random(4 << 20, 7), element).empty());
 }
 
-// Whatever the bytes, Decode says so or fills `out`; it never reads or writes elsewhere (under sanitizers).
-TEST(PlaneCodec, SurvivesDamage) {
+// For any bytes, Decode fails or fills `out`; it never reads or writes elsewhere (checked under sanitizers).
+TEST(PlaneCodec, DamagedChunksFailOrDecodeWithinBounds) {
   const PlaneBytes chunk = Weights(20'000, 4, 9);
   PlaneEncoder encoder;
   PlaneDecoder decoder;
@@ -134,7 +134,7 @@ TEST(PlaneCodec, SurvivesDamage) {
   EXPECT_FALSE(decoder.Decode(stored, 4, long_out).ok());
 }
 
-TEST(PlaneCodec, DecodesOtherEncoders) {
+TEST(PlaneCodec, DecodesFramesOfOtherEncoders) {
   const PlaneBytes chunk = Weights(100'000, 4, 4);
   const PlaneBytes planes = Shuffled(chunk, 4);
   PlaneBytes stored(ZSTD_compressBound(planes.size()));
@@ -149,7 +149,7 @@ TEST(CodecPolicy, CompressesOnlyWhileTheDiskIsTheBottleneck) {
   const CodecSpeed sample{1000, 800, 1.0, 0.5};  // 1000 bytes/s and thread, ratio 0.8
   EXPECT_TRUE(CompressionPays(500, sample, 1));
   EXPECT_TRUE(CompressionPays(900, sample, 1));
-  EXPECT_FALSE(CompressionPays(1000, sample, 1));  // the encoder is not a faster than the disk
+  EXPECT_FALSE(CompressionPays(1000, sample, 1));  // the encoder is not faster than the disk
   EXPECT_FALSE(CompressionPays(990, sample, 1));   // a gain of 1 %
   EXPECT_TRUE(CompressionPays(1000, sample, 2));
   EXPECT_TRUE(CompressionPays(1900, sample, 2));
@@ -159,7 +159,7 @@ TEST(CodecPolicy, CompressesOnlyWhileTheDiskIsTheBottleneck) {
   EXPECT_FALSE(CompressionPays(500, {}, 8));
 }
 
-TEST(CodecPolicy, MeasuresWhatItEncodes) {
+TEST(CodecPolicy, ReportsMeasuredSizesAndSpeeds) {
   const PlaneBytes weights = Weights(3 << 19, 4, 1);  // a chunk and a half
   const CodecSpeed speed = MeasureCodec(weights, 4);
   EXPECT_EQ(speed.bytes, weights.size());

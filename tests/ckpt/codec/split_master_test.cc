@@ -23,12 +23,12 @@ CAIRN_SIMD_CLONES void Round(const uint32_t* master, size_t count, uint16_t* wei
   }
 }
 
-// Sanitizers make it slow and what they look for is the same in every part.
+// Sanitizers make it slow, and a part of the patterns is enough for them.
 constexpr uint64_t kOneBatchIn = kSanitized ? 61 : 1;
 
-// The proof: every fp32 pattern comes back, and the list of exceptions is exactly the ties below an odd high
+// The proof: every fp32 pattern is restored, and the exceptions are exactly the ties below an odd high
 // half, and NaNs.
-TEST(SplitMaster, HoldsForEveryMaster) {
+TEST(SplitMaster, JoinsEveryPossibleMaster) {
   constexpr size_t kBatch = 1 << 20;
   std::vector<uint32_t> master(kBatch), joined(kBatch);
   std::vector<uint16_t> weight(kBatch), low(kBatch);
@@ -49,13 +49,12 @@ TEST(SplitMaster, HoldsForEveryMaster) {
     }
   }
   if (kOneBatchIn == 1) {
-    EXPECT_EQ(ties,
-              (uint64_t{1} << 15) - 128);  // one a pair of high halves, but for the 2 * 64 pairs of NaNs
+    EXPECT_EQ(ties, (uint64_t{1} << 15) - 128);  // one per pair of high halves, except 2 * 64 pairs of NaNs
   }
 }
 
-// Any two arrays come back, rounded or not, as long as the list is allowed to grow.
-TEST(SplitMaster, IsLosslessWhateverTheWeight) {
+// Any two arrays round-trip, rounded or not, if the list of exceptions may grow.
+TEST(SplitMaster, AnyWeightsRoundTrip) {
   std::mt19937_64 random(1);
   for (const size_t count : {0u, 1u, 5u, 4096u, 10'007u}) {
     std::vector<uint32_t> master(count), joined(count);

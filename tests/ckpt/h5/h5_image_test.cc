@@ -24,7 +24,7 @@ uint64_t MetadataBytes(const H5Layout& layout) {
 }
 
 // Twice the datasets take twice the structures, and HDF5 finds each where the layout says.
-TEST(H5ImageTest, TheStructuresOfManyDatasetsGrowWithTheirNumber) {
+TEST(H5ImageTest, MetadataGrowsLinearlyWithTheNumberOfDatasets) {
   const std::vector<H5DatasetSpec> datasets = Matrices(2000);
   const auto layout = LayOutH5(datasets);
   ASSERT_TRUE(layout.ok()) << layout.status().message();

@@ -21,7 +21,7 @@ TensorEntry Entry(const std::string& name, Role role, Dtype dtype, Dims shape) {
   return entry;
 }
 
-// A weight in two shards, the first with `rows` of its rows, and a JSON of so many bytes.
+// A weight in two shards, the first with `rows` of its rows, and a JSON of `bytes` bytes.
 Catalog CatalogOf(uint64_t rows, uint64_t json_bytes, uint64_t file_offset) {
   Catalog catalog;
   catalog.files = {"shard-00000.h5", "shard-00001.h5"};
@@ -47,7 +47,7 @@ std::string IndexOf(const Catalog& catalog, int step, H5Views* kept = nullptr) {
   return BuildIndex(catalog, {{"hidden_size", 8}}, {{"iteration", step}}, {}, kept).value().bytes;
 }
 
-TEST(H5ViewsTest, AnIndexOverKeptViewsIsTheIndexMadeAnew) {
+TEST(H5ViewsTest, ReusedViewsGiveTheSameIndexAsNewOnes) {
   H5Views kept;
   int step = 0;
   for (const Catalog& catalog : {CatalogOf(2, 100, 4096), CatalogOf(2, 250, 8192), CatalogOf(3, 250, 8192),
@@ -57,7 +57,7 @@ TEST(H5ViewsTest, AnIndexOverKeptViewsIsTheIndexMadeAnew) {
   }
 }
 
-TEST(H5ViewsTest, ViewsAreKeptWhileTheLayoutStays) {
+TEST(H5ViewsTest, ViewsAreReusedWhileTheLayoutStays) {
   H5Views kept;
   const auto made = [&](const Catalog& catalog, const std::string& shards) {
     EXPECT_TRUE(kept.Of(catalog, shards).ok());
@@ -79,7 +79,7 @@ std::string FileOf(const H5Layout& layout) {
 }
 
 // A program of HDF5 finds each tensor by its name, whether the index has a view of it or a link.
-TEST(H5ViewsTest, AmongVeryManyTensorsThoseOfOneDatasetAreLinks) {
+TEST(H5ViewsTest, InLargeIndexesTensorsOfOneDatasetAreLinks) {
   constexpr uint32_t kTensors = 9000;
   Catalog catalog;
   catalog.files = {"shard-00000.h5"};
@@ -114,9 +114,9 @@ TEST(H5ViewsTest, AmongVeryManyTensorsThoseOfOneDatasetAreLinks) {
   H5Fclose(file);
 }
 
-// HDF5 takes the names of a view's sources as formats. The values are ones: a source that HDF5 does not find
-// is zeros to it.
-TEST(H5ViewsTest, PercentSignsInNamesAreThemselves) {
+// HDF5 takes the names of a view's sources as format strings. The values are ones: a missing source
+// reads as zeros.
+TEST(H5ViewsTest, PercentSignsInNamesAreKept) {
   Catalog catalog;
   catalog.files = {"shard-%d.h5"};
   std::vector<H5DatasetSpec> datasets;

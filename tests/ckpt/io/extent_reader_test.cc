@@ -89,7 +89,7 @@ std::string ExtentText(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-TEST_P(ExtentReaderTest, GivesTheBytesOfEveryExtent) {
+TEST_P(ExtentReaderTest, ReadsTheBytesOfEveryExtent) {
   std::mt19937_64 rng(3);
   OpenFiles files(fs(), file_.dir.path());
   for (const bool map : {true, false}) {
@@ -114,7 +114,7 @@ TEST_P(ExtentReaderTest, GivesTheBytesOfEveryExtent) {
   }
 }
 
-TEST_P(ExtentReaderTest, ReadsIntoThePlaceThatIsWanted) {
+TEST_P(ExtentReaderTest, ReadsIntoTheGivenBuffer) {
   OpenFiles files(fs(), file_.dir.path());
   ExtentReaderOptions options = Options();
   options.map = false;
@@ -139,11 +139,11 @@ TEST_P(ExtentReaderTest, ReadsIntoThePlaceThatIsWanted) {
   }
 }
 
-TEST_P(ExtentReaderTest, AFileThatIsTooShortOrMissingIsNamed) {
+TEST_P(ExtentReaderTest, ErrorsNameATruncatedOrMissingFile) {
   std::filesystem::resize_file(file_.path, kExtentBytes + 100);
   OpenFiles files(fs(), file_.dir.path());
   ExtentReader reader(files, Options());
-  // By what an old catalog says, and by what the caller knows of the file.
+  // By an old catalog, and by the caller's knowledge of the file.
   for (const uint64_t file_bytes : {kFileBytes, kExtentBytes + 100}) {
     reader.Start(
         {.file = "file", .begin = kExtentBytes, .end = 2 * kExtentBytes, .file_bytes = file_bytes, .tag = 5});
@@ -159,7 +159,7 @@ TEST_P(ExtentReaderTest, AFileThatIsTooShortOrMissingIsNamed) {
   EXPECT_NE(done.status.message().find("absent"), std::string::npos) << done.status.message();
 }
 
-TEST(ExtentReader, WhatIsNotInThePageCacheDoesNotGetThere) {
+TEST(ExtentReader, ReadsDoNotFillThePageCache) {
   const ExtentFile file;
   file.DropFromCache();
   const auto direct = FileSystem::Posix().OpenForRead(file.path, Direct::kAuto);
@@ -175,7 +175,7 @@ TEST(ExtentReader, WhatIsNotInThePageCacheDoesNotGetThere) {
   EXPECT_GT(cached(), 0u);
 }
 
-TEST(ExtentReader, RecycledMemoryServesReadsOfLikeSizes) {
+TEST(ExtentReader, BuffersOfSimilarSizesAreReused) {
   const ExtentFile file;
   OpenFiles files(FileSystem::Posix(), file.dir.path());
   ExtentReader reader(files, {});
@@ -191,7 +191,7 @@ TEST(ExtentReader, RecycledMemoryServesReadsOfLikeSizes) {
   EXPECT_LT(memory->capacity, 100'000U);  // the recycled one is more than twice as large
 }
 
-TEST(ExtentReader, AReadThatFailsSpoilsNoOther) {
+TEST(ExtentReader, AFailedReadDoesNotAffectOthers) {
   const ExtentFile file;
   FaultyFileSystem faulty(FileSystem::Posix());
   OpenFiles files(faulty, file.dir.path());
@@ -208,7 +208,7 @@ TEST(ExtentReader, AReadThatFailsSpoilsNoOther) {
   EXPECT_TRUE(ExtentText(reader.Wait().bytes) == file.Content(20, 30));
 }
 
-TEST(JoinsExtent, NeighboursUpToOneLargeRead) {
+TEST(JoinsExtent, JoinsNeighboursUpToOneLargeRead) {
   EXPECT_TRUE(JoinsExtent(0, 100, 100, 200));
   EXPECT_TRUE(JoinsExtent(0, 100, 100 + (64 << 10), 200 << 10));
   EXPECT_FALSE(JoinsExtent(0, 100, 101 + (64 << 10), 200 << 10));  // too far away

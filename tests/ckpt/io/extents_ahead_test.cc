@@ -1,5 +1,5 @@
-// What is taken in any order is what the file holds, neighbours are one read, and too little memory or a read
-// that fails stops nobody.
+// Extents taken in any order have the file's bytes, neighbours are one read, and neither little memory nor a
+// failed read stops the others.
 #include "ckpt/io/extents_ahead.h"
 
 #include <gtest/gtest.h>
@@ -72,14 +72,14 @@ class ExtentsAheadTest : public testing::Test {
   std::vector<ExtentsAhead::Wanted> wanted_;
 };
 
-TEST_F(ExtentsAheadTest, NeighboursAreOneReadWhicheverFileLiesBetweenThem) {
+TEST_F(ExtentsAheadTest, JoinsNeighboursEvenIfAnotherFileIsReadBetweenThem) {
   for (uint64_t i = 0; i < 200; ++i) Want(i % 2, 100 + 1000 * i, 1100 + 1000 * i);
   ExtentsAhead ahead = Ahead(32 << 20);
   for (size_t i = 0; i < wanted_.size(); ++i) ExpectTakes(ahead, i);
   EXPECT_EQ(fs_.reads, 2);
 }
 
-TEST_F(ExtentsAheadTest, AnyOrderAndAnyMemory) {
+TEST_F(ExtentsAheadTest, ReadsInAnyOrderWithAnyAmountOfMemory) {
   std::mt19937_64 rng(9);
   for (const uint64_t max_bytes : {0u, 100'000u, 9'000'000u, 64u << 20}) {
     wanted_.clear();
@@ -90,7 +90,7 @@ TEST_F(ExtentsAheadTest, AnyOrderAndAnyMemory) {
     ExtentsAhead ahead = Ahead(max_bytes, max_bytes / 2 + 1);
     std::vector<size_t> order(wanted_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    // Not in the order of the plan, but never long before it: what is not planned yet is not to be had.
+    // Not in the order of the plan, but never far ahead of it: unplanned extents are not available.
     for (size_t i = 0; i + 3 <= order.size(); i += 3) std::shuffle(&order[i], &order[i] + 3, rng);
     for (const size_t i : order) ExpectTakes(ahead, i);
     EXPECT_FALSE((*ahead.Take({0, 0})).has_value());  // it was taken
@@ -98,7 +98,7 @@ TEST_F(ExtentsAheadTest, AnyOrderAndAnyMemory) {
   }
 }
 
-TEST_F(ExtentsAheadTest, AReadThatFailsSpoilsNoOther) {
+TEST_F(ExtentsAheadTest, AFailedReadDoesNotAffectOthers) {
   Want(0, 0, 1000), Want(2, 0, 1000), Want(2, 1000, 2000), Want(1, 0, 1000);
   ExtentsAhead ahead = Ahead(32 << 20);
   ExpectTakes(ahead, 0);

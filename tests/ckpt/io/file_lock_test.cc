@@ -11,7 +11,7 @@ namespace {
 
 using enum FileLock::How;
 
-TEST(FileLockTest, OneHolderThatWritesOrSeveralThatShare) {
+TEST(FileLockTest, LocksAreExclusiveOrShared) {
   const TempDir temp;
   auto first = FileLock::Open(temp / "lock"), second = FileLock::Open(temp / "lock");
   ASSERT_TRUE(first.ok() && second.ok());
@@ -23,7 +23,7 @@ TEST(FileLockTest, OneHolderThatWritesOrSeveralThatShare) {
   EXPECT_FALSE(*FileLock::Open(temp / "lock")->TryLock(kShared));
 }
 
-TEST(FileLockTest, NeitherALinkNorAMissingFileIsOpened) {
+TEST(FileLockTest, RefusesLinksAndMissingFiles) {
   const TempDir temp;
   ASSERT_EQ(::symlink("/dev/null", (temp / "link").c_str()), 0);
   EXPECT_FALSE(FileLock::Open(temp / "link").ok());

@@ -44,7 +44,7 @@ Result<std::string> Scan(FileSystem& fs, const std::string& path, uint64_t bytes
 }
 
 // Around a page and a window, in the cache and not.
-TEST(FileScan, GivesEveryByteInOrder) {
+TEST(FileScan, ReadsEveryByteInOrder) {
   const TempDir dir;
   for (uint64_t bytes : {0u, 1u, 4095u, 4096u, 4097u, 3u << 20, 4u << 20, (4u << 20) + 1, 33'000'000u}) {
     std::string content;
@@ -60,7 +60,7 @@ TEST(FileScan, GivesEveryByteInOrder) {
   }
 }
 
-TEST(FileScan, ReadsOnlyWhatItIsAskedFor) {
+TEST(FileScan, ReadsOnlyTheRequestedRange) {
   const TempDir dir;
   std::string content;
   const std::string path = WriteRandom(dir, 9'000'000, content);

@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// Both engines must behave alike; where the kernel refuses io_uring, the second run says so and tests
+// Both engines must behave alike. If the kernel refuses io_uring, the second run reports it and tests
 // threads.
 class IoQueueTest : public testing::TestWithParam<bool> {
  protected:
@@ -24,7 +24,7 @@ class IoQueueTest : public testing::TestWithParam<bool> {
   TempDir temp_{TempDir::Place::kDisk};
 };
 
-TEST_P(IoQueueTest, WhatWasWrittenInAnyOrderIsReadBack) {
+TEST_P(IoQueueTest, WritesInAnyOrderReadBack) {
   std::vector<std::unique_ptr<WriteRing::Buffer>> blocks;
   std::mt19937 random(1);
   constexpr uint64_t kBlock = 64 << 10;
@@ -57,7 +57,7 @@ TEST_P(IoQueueTest, WhatWasWrittenInAnyOrderIsReadBack) {
   }
 }
 
-TEST_P(IoQueueTest, AReadBehindTheEndIsTruncationAndNamesTheFile) {
+TEST_P(IoQueueTest, AReadPastTheEndIsTruncationAndNamesTheFile) {
   const std::string path = temp_ / "short";
   ASSERT_TRUE(WriteSmallFile(fs_, path, std::string(5000, 'x')).ok());
   const auto file = fs_.OpenForRead(path);
@@ -72,7 +72,7 @@ TEST_P(IoQueueTest, AReadBehindTheEndIsTruncationAndNamesTheFile) {
 }
 
 // A limit on the size of files makes the kernel write less than it was asked to, and then refuse the rest.
-TEST_P(IoQueueTest, AShortWriteGoesOnAndTheErrorBehindItIsToldOnce) {
+TEST_P(IoQueueTest, AShortWriteContinuesAndTheErrorAfterItIsReportedOnce) {
   signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -90,7 +90,7 @@ TEST_P(IoQueueTest, AShortWriteGoesOnAndTheErrorBehindItIsToldOnce) {
   EXPECT_EQ(queue->in_flight(), 0);
 }
 
-TEST_P(IoQueueTest, ARefusedWriteIsAnError) {
+TEST_P(IoQueueTest, AFailedWriteIsAnError) {
   auto file = fs_.OpenForRead("/proc/self/exe");
   ASSERT_TRUE(file.ok());
   const auto queue = Queue();

@@ -29,7 +29,7 @@ class LockFileTest : public testing::Test {
   const LockHolder other_{.host = "n3", .pid = 71, .job = "Slurm job 16", .since = "then", .word = "abc"};
 };
 
-TEST_F(LockFileTest, TheHolderIsNamedUntilItLetsGo) {
+TEST_F(LockFileTest, TheHolderIsNamedUntilItReleasesTheLock) {
   {
     LockFile holder = Open(), refused = Open();
     ASSERT_TRUE(*holder.TryLock(kExclusive));
@@ -50,7 +50,7 @@ TEST_F(LockFileTest, AKilledHolderIsReplaced) {
   EXPECT_THAT(lock.HeldBy(), HasSubstr(HostName()));
 }
 
-TEST_F(LockFileTest, ATextThatSaysNothingChangesNothing) {
+TEST_F(LockFileTest, AnUnreadableTextIsIgnored) {
   for (const std::string text : {"", "{", "[]", "{\"host\": 7}", "\xff\xfe", "null"}) {
     Write(text);
     LockFile lock = Open();
@@ -64,7 +64,7 @@ TEST_F(LockFileTest, ATextThatSaysNothingChangesNothing) {
   EXPECT_TRUE(lock.CheckHolder().ok());
 }
 
-TEST_F(LockFileTest, OneThatSharesWritesNothing) {
+TEST_F(LockFileTest, SharedHoldersWriteNothing) {
   Write("garbage");
   {
     LockFile lock = Open();
@@ -75,7 +75,7 @@ TEST_F(LockFileTest, OneThatSharesWritesNothing) {
 }
 
 // The lock of a team: the process that began it leaves before others.
-TEST_F(LockFileTest, ATextStaysForThoseThatShareTheLockNow) {
+TEST_F(LockFileTest, TheTextStaysWhileTheLockIsShared) {
   LockFile second = Open();
   {
     LockFile first = Open();
@@ -88,8 +88,8 @@ TEST_F(LockFileTest, ATextStaysForThoseThatShareTheLockNow) {
   EXPECT_TRUE(second.CheckHolder().ok());
 }
 
-// As with Lustre's localflock: the host of each has a lock of its own.
-TEST_F(LockFileTest, AnotherHostThatTookTheLockTooIsNoticedAndStaysNamed) {
+// As with Lustre's localflock: each host has its own lock.
+TEST_F(LockFileTest, DetectsAnotherHostWithTheSameLockAndNamesIt) {
   {
     LockFile lock = Open();
     ASSERT_TRUE(*lock.TryLock(kExclusive));
@@ -108,7 +108,7 @@ TEST_F(LockFileTest, AnotherHostThatTookTheLockTooIsNoticedAndStaysNamed) {
   EXPECT_EQ(lock.CheckHolder().kind(), StatusKind::kNotFound);
 }
 
-TEST(ThisProcessTest, TheBatchJobHasItsSystemsName) {
+TEST(ThisProcessTest, NamesTheBatchJobAsItsSystemDoes) {
   const auto job = [](const char* name, const char* restarts) {
     return BatchJob([=](const char* asked) -> const char* {
       if (std::string_view(asked) == "SLURM_RESTART_COUNT") return restarts;

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-TEST(MountPointsTest, ThoseAtAndBelowADirectoryAndNoNeighbours) {
+TEST(MountPointsTest, FindsMountsAtAndBelowADirectory) {
   const std::string info =
       "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
       "22 21 0:20 / /scratch rw - lustre a@tcp:/b rw\n"
@@ -24,7 +24,7 @@ TEST(MountPointsTest, ThoseAtAndBelowADirectoryAndNoNeighbours) {
   EXPECT_EQ(MountPointsIn("\n\\1 x\n", "/scratch"), Paths{});
 }
 
-TEST(MountPointsTest, OptionsThatMakeLocksLocalAreNamed) {
+TEST(MountPointsTest, NamesOptionsThatMakeLocksLocal) {
   const std::string info =
       "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
       "22 21 0:20 / /lustre rw shared:2 master:3 - lustre a@tcp:/b rw,localflock\n"
@@ -49,7 +49,7 @@ TEST(MountPointsTest, OptionsThatMakeLocksLocalAreNamed) {
     (void)LocalLocksIn(MountOf(odd, "/home"));
 }
 
-TEST(MountPointsTest, AMountHasTheOptionsOfBoth) {
+TEST(MountPointsTest, CombinesMountAndSuperBlockOptions) {
   const Mount mount = MountOf(
       "21 1 8:1 / / rw - ext4 /dev/root rw\n"
       "24 21 0:21 / /nfs\\040a rw,noatime shared:1 - nfs4 a:/b rw,acdirmax=90\n",
@@ -61,7 +61,7 @@ TEST(MountPointsTest, AMountHasTheOptionsOfBoth) {
   EXPECT_EQ(MountOf("/proc/self").type, "proc");
 }
 
-TEST(MountPointsTest, OnlyAPlainDirectoryHasNone) {
+TEST(MountPointsTest, OnlyAPlainDirectoryHasNoMounts) {
   const TempDir temp;
   std::filesystem::create_directories(temp / "a/b");
   EXPECT_TRUE(CheckNoMount(temp / "a", {"b"}).ok());

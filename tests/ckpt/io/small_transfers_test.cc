@@ -1,4 +1,4 @@
-// Many short stretches must become few transfers: PagedFile writes them, WindowFile reads them.
+// Many short ranges must become few transfers: PagedFile writes them, WindowFile reads them.
 #include <gtest/gtest.h>
 
 #include "ckpt/io/paged_file.h"
@@ -31,7 +31,7 @@ void WriteColumns(FileSystem& fs, const std::string& path, const std::string& ex
   ASSERT_TRUE((*file)->Finish().ok());
 }
 
-TEST(PagedFileTransfersTest, ColumnsOfAMatrixGoOutTogether) {
+TEST(PagedFileTransfersTest, ColumnsOfAMatrixAreWrittenTogether) {
   const TempDir dir;
   const std::string expected = BytesOf(kRows * kColumns * kColumnBytes);
   for (const size_t max_waiting : {4096, 64}) {
@@ -44,7 +44,7 @@ TEST(PagedFileTransfersTest, ColumnsOfAMatrixGoOutTogether) {
   }
 }
 
-TEST(WindowFileTest, NearbyReadsAreOneAndAllGiveTheBytes) {
+TEST(WindowFileTest, JoinsNearbyReadsAndReturnsTheirBytes) {
   const TempDir dir;
   const std::string expected = BytesOf(100'003);
   ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), dir / "file", expected).ok());

@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-TEST(StreamCopyTest, CopiesExactlyTheBytesWhateverTheirPlace) {
+TEST(StreamCopyTest, CopiesExactlyTheBytesAtAnyAlignment) {
   std::vector<std::byte> from(1000);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
   for (const size_t at : {0, 1, 15, 33, 63}) {

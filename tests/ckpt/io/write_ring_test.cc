@@ -21,9 +21,9 @@ void SubmitPage(WriteRing& ring, File& file) {
   ring.Submit(&file, 0, std::move(buffer));
 }
 
-// A reshape shares one ring between its stages; where one stage is done and drains the ring, the next must
-// still hear that its write failed, or what was never written would be published.
-TEST(WriteRingTest, AnErrorStaysForAllWhoShareTheRing) {
+// A reshape shares one ring between its stages. If one stage finishes and drains the ring, the next must
+// still get the error of its own write, or a step without those bytes would be published.
+TEST(WriteRingTest, AnErrorReachesAllUsersOfTheRing) {
   const TempDir temp(TempDir::Place::kDisk);
   FaultyFileSystem fs(FileSystem::Posix());
   WriteRing ring(fs, {.buffer_bytes = kPageBytes});
@@ -60,7 +60,7 @@ class GatedFileSystem final : public WrappedFileSystem {
 };
 
 // Hangs if the one that awaits holds the ring's lock.
-TEST(WriteRingTest, OthersSubmitWhileOneAwaits) {
+TEST(WriteRingTest, OtherThreadsSubmitWhileOneWaits) {
   const TempDir temp(TempDir::Place::kMemory);
   GatedFileSystem fs(FileSystem::Posix());
   WriteRing ring(fs, {.buffer_bytes = kPageBytes});

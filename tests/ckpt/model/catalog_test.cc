@@ -87,7 +87,7 @@ Catalog ExpertsExample() {
   return catalog;
 }
 
-// What a decoder says of a changed catalog.
+// The kind of error for a changed catalog.
 StatusKind KindOf(Catalog catalog, const std::function<void(Catalog&)>& change) {
   change(catalog);
   return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
@@ -101,7 +101,7 @@ StatusKind KindWith(Catalog catalog, size_t piece, std::vector<MasterException> 
   });
 }
 
-TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
+TEST(CatalogTest, RoundTrips) {
   for (const Catalog& catalog :
        {Example(), PackedExample(), DerivedExample(), NamedExample(), ExpertsExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
@@ -113,13 +113,13 @@ TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
   }
 }
 
-TEST(CatalogTest, OnlyCodecsAndNamedRolesNeedANewerReader) {
+TEST(CatalogTest, OnlyCodecsAndNamedRolesRaiseTheVersion) {
   EXPECT_EQ(EncodeCatalog(Example())[8], 1);
   EXPECT_EQ(EncodeCatalog(PackedExample())[8], 2);
   EXPECT_EQ(EncodeCatalog(NamedExample())[8], 3);
 }
 
-// The byte 255 and a text stand where the role's number would.
+// The byte 255 and a text take the place of the role's number.
 std::string WithRoleText(std::string_view role) {
   std::string bytes = EncodeCatalog(NamedExample());
   const size_t at = bytes.find(std::string("\xff\x03\0ema", 6));
@@ -127,7 +127,7 @@ std::string WithRoleText(std::string_view role) {
   return bytes.replace(at, 6, text);
 }
 
-TEST(CatalogTest, ARolesNameIsNoNumberedOneAndNoGroupOfTheIndex) {
+TEST(CatalogTest, RoleNamesMustDifferFromNumberedRolesAndGroups) {
   const auto decoded = DecodeCatalog(WithRoleText("teacher"));
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(Name(decoded->tensors[1].role), "teacher");
@@ -137,15 +137,15 @@ TEST(CatalogTest, ARolesNameIsNoNumberedOneAndNoGroupOfTheIndex) {
   EXPECT_EQ(DecodeCatalog(WithRoleText(std::string(65, 'a'))).status().kind(), StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, EachNameIsOneRole) {
+TEST(CatalogTest, EqualNamesAreOneRole) {
   EXPECT_EQ(RoleNamed("exp_avg").value(), Role::kExpAvg);
   EXPECT_EQ(RoleNamed("ema").value(), RoleNamed("ema").value());
   EXPECT_NE(RoleNamed("ema").value(), RoleNamed("z").value());
-  EXPECT_EQ(ParseRole("ema"), std::nullopt);  // what other systems' states are held to
+  EXPECT_EQ(ParseRole("ema"), std::nullopt);  // the limit for states of other systems
   EXPECT_TRUE(IsOptimizerState(RoleNamed("ema").value()));
 }
 
-// Hands out windows of just the bytes that are asked for.
+// Returns windows of exactly the requested bytes.
 class Dribble final : public ByteSource {
  public:
   explicit Dribble(std::string_view bytes) : bytes_(bytes) {}
@@ -153,7 +153,7 @@ class Dribble final : public ByteSource {
     const std::string_view fresh = bytes_.substr(0, need - rest.size());
     bytes_.remove_prefix(fresh.size());
     auto window = std::make_unique<std::string>(std::string(rest) + std::string(fresh));
-    window_.swap(window);  // the old one, which `rest` is of, dies here
+    window_.swap(window);  // this frees the old one, to which `rest` points
     return *window_;
   }
 
@@ -162,7 +162,7 @@ class Dribble final : public ByteSource {
   std::unique_ptr<std::string> window_;
 };
 
-TEST(CatalogTest, AnOpenedStepsCatalogIsTheSame) {
+TEST(CatalogTest, StreamedCatalogEqualsTheDecodedOne) {
   const Catalog expected = Example();
   const std::string bytes = EncodeCatalog(expected);
   Dribble source(bytes);
@@ -189,14 +189,14 @@ TEST(CatalogTest, ASourceThatEndsEarlyIsCorrupt) {
   }
 }
 
-TEST(CatalogTest, ATensorListedTwiceIsCorrupt) {
+TEST(CatalogTest, ARepeatedTensorIsCorrupt) {
   Catalog twice = Example();
   twice.tensors[1] = twice.tensors[0];
   EXPECT_NE(DecodeCatalog(EncodeCatalog(twice)).status().message().find("listed twice"), std::string::npos);
 }
 
 // Only a mixture needs version 4; older programs read all other catalogs.
-TEST(CatalogTest, ExpertsAndSeveralCutsAreOfVersion4) {
+TEST(CatalogTest, ExpertsAndSeveralCutsNeedVersion4) {
   EXPECT_EQ(EncodeCatalog(NamedExample())[8], 3);
   const std::string bytes = EncodeCatalog(ExpertsExample());
   EXPECT_EQ(bytes[8], 4);
@@ -243,12 +243,12 @@ TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
       std::string flipped = bytes;
       flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
       const auto decoded = DecodeCatalog(flipped);
-      if (decoded.ok()) (void)CheckCoverage(*decoded);  // digests and names may differ, structure holds
+      if (decoded.ok()) (void)CheckCoverage(*decoded);  // digests and names may differ
     }
   }
 }
 
-// What a decoder would have to read or fill is held to the chunk's size before anything is allocated.
+// Sizes to read or fill are checked against the chunk's size before anything is allocated.
 TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
   const auto decode = [](auto change) {
     return KindOf(PackedExample(), [&](Catalog& c) { change(c.pieces[1]); });
@@ -263,7 +263,7 @@ TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
             StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
+TEST(CatalogTest, LowHalvesOutsideOfAMasterAreCorrupt) {
   const auto decode = [](auto change) { return KindOf(PackedExample(), change); };
   const auto with = [](std::vector<MasterException> exceptions) {
     return KindWith(PackedExample(), 3, std::move(exceptions));
@@ -279,7 +279,7 @@ TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
             StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, DerivedPiecesBelongToAnFp16WeightAndHaveNoBytes) {
+TEST(CatalogTest, DerivedPiecesMustBelongToAnFp16WeightWithoutBytes) {
   const auto decode = [](auto change) { return KindOf(DerivedExample(), change); };
   const auto with = [](std::vector<MasterException> exceptions) {
     return KindWith(DerivedExample(), 0, std::move(exceptions));
@@ -295,7 +295,7 @@ TEST(CatalogTest, DerivedPiecesBelongToAnFp16WeightAndHaveNoBytes) {
   EXPECT_EQ(decode([](Catalog& c) { c.pieces[0].file_offset = 4096; }), StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, CountsBeyondTheBytesAreRefusedBeforeAllocation) {
+TEST(CatalogTest, HugeCountsAreRefusedBeforeAllocation) {
   std::string bytes = EncodeCatalog(Example());
   for (size_t i = 20; i < 28; ++i) bytes[i] = '\xff';  // piece count
   const auto decoded = DecodeCatalog(bytes);
@@ -324,7 +324,7 @@ TEST(CatalogTest, HolesAndOverlapsAreNamed) {
       << message;
 }
 
-TEST(CatalogTest, ParametersListEachOnceWithoutWhatIsOpaque) {
+TEST(CatalogTest, ParametersListsEachParameterOnce) {
   Catalog catalog = Example();
   for (const Role role : {Role::kRng, Role::kJson, Role::kPickle, Role::kTraining}) {
     TensorEntry opaque{.role = role};

@@ -31,7 +31,7 @@ TEST(CopyProgramTest, ColumnsToRows) {
   EXPECT_THAT(size.to_files, ElementsAre(24, 24));
 }
 
-TEST(CopyProgramTest, AHoleAndAnElementThatIsThereTwiceAreNamed) {
+TEST(CopyProgramTest, NamesHolesAndDuplicateElements) {
   const TensorTable table = OneTensor({4, 6});
   const RegionList wanted({Region::Whole(0, 0, Box::Whole({4, 6}))});
   const auto hole = PlanCopies(table, RegionList({Region::Whole(0, 0, {{0, 0}, {4, 5}})}), wanted);
@@ -54,7 +54,7 @@ TEST(CopyProgramTest, ScalarsAndEmptyTensors) {
   EXPECT_THAT(program->copies, ElementsAre(Copy{0, 0, 1}));
 }
 
-TEST(CopyProgramTest, TheOrderOfPlaces) {
+TEST(CopyProgramTest, CopiesAreSortedByTheRequestedPlace) {
   const TensorTable table = OneTensor({4});
   Region late = Region::Whole(0, 0, {{0}, {2}}), early = Region::Whole(0, 0, {{2}, {2}});
   late.offset = 4096;
@@ -100,7 +100,7 @@ std::vector<uint64_t> ElementsOf(const Region& region, const Dims& shape) {
 }
 
 // Held against a table of who holds each element.
-TEST(CopyProgramTest, CopiesAreThoseOfEachElement) {
+TEST(CopyProgramTest, EqualsAPlanOfSingleElements) {
   std::mt19937 rng(7);
   for (int round = 0; round < 300; ++round) {
     Dims shape;

@@ -17,7 +17,7 @@ Manifest ExampleManifest() {
   return manifest;
 }
 
-TEST(ManifestTest, DecodeReturnsWhatWasEncoded) {
+TEST(ManifestTest, RoundTrips) {
   const auto decoded = DecodeManifest(EncodeManifest(ExampleManifest()));
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(*decoded, ExampleManifest());
@@ -40,8 +40,8 @@ TEST(ManifestTest, UnknownVersionIsNotSupported) {
   EXPECT_EQ(DecodeManifest(text).status().kind(), StatusKind::kNotSupported);
 }
 
-// Programs that know version 3 only would take another step for the newest.
-TEST(ManifestTest, ADescentMakesItVersion4) {
+// Programs that know only version 3 would choose another step as the newest.
+TEST(ManifestTest, ADescentNeedsVersion4) {
   for (const Descent& descent :
        {Descent{.branches = {{"ab", 10}, {"", -1}}}, Descent{.origin = {{"ab", 1, 30}}}}) {
     Manifest manifest = ExampleManifest();
@@ -102,15 +102,15 @@ constexpr char kVersion3[] = R"({
 }
 )";
 
-TEST(ManifestTest, BranchesOfVersion3SayWhatTheyDescendFrom) {
+TEST(ManifestTest, ReadsBranchesOfVersion3) {
   const auto decoded = DecodeManifest(kVersion3);
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(decoded->descent.branches, (std::vector<EarlierBranch>{{"", 8}, {"", 8}}));
   EXPECT_EQ(EncodeManifest(*decoded), kVersion3);
 }
 
-// Programs that know version 1 only would look for the shards in the step's own directory.
-TEST(ManifestTest, ShardsElsewhereMakeItVersion2) {
+// Programs that know only version 1 would look for the shards in the step's own directory.
+TEST(ManifestTest, ShardsElsewhereNeedVersion2) {
   Manifest manifest = ExampleManifest();
   manifest.shards = "../../other/step-00000020";
   const std::string text = EncodeManifest(manifest);
@@ -127,8 +127,8 @@ TEST(ManifestTest, FileNamesThatLeaveTheDirectoryAreRefused) {
   EXPECT_EQ(DecodeManifest(EncodeManifest(manifest)).status().kind(), StatusKind::kCorrupt);
 }
 
-// What is nested deeper than the stack is deep, no printer of JSON comes back from.
-TEST(ManifestTest, NestingBeyondAnyManifestIsCorrupt) {
+// Printing JSON nested deeper than the stack allows would crash.
+TEST(ManifestTest, DeepNestingIsCorrupt) {
   for (const int depth : {100, 1'000'000}) {
     const std::string deep = std::string(depth, '[') + std::string(depth, ']');
     for (const char* field : {"format", "model"}) {
@@ -139,7 +139,7 @@ TEST(ManifestTest, NestingBeyondAnyManifestIsCorrupt) {
   }
 }
 
-TEST(ManifestTest, OddJsonIsCorruptNotACrash) {
+TEST(ManifestTest, UnexpectedJsonIsRefused) {
   for (const char* text :
        {"", "[]", "{}", "3", "null", R"({"format":"cairn"})", R"({"format":"cairn","version":1})",
         R"({"format":"cairn","version":1,"run":3})", R"({"format":"cairn","version":"1"})"})

@@ -17,7 +17,7 @@ std::vector<TensorEntry> Entries(const std::vector<std::pair<std::string, Role>>
   return entries;
 }
 
-TEST(PathCheckTest, NamesThatExcludeEachOtherAreRefusedByName) {
+TEST(PathCheckTest, ConflictingNamesAreRefusedByName) {
   const std::vector<std::vector<std::string>> refused = {{"a", "a/b"},
                                                          {"a/b/c", "a"},
                                                          {"a/b/c", "a.b", "a/b"},

@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-// Numbers of every length, ranks from none to all, digests from none to more than a block holds.
+// Numbers of every length, all ranks, and from no digest to more than a block holds.
 Piece RandomPiece(std::mt19937_64& random) {
   const auto number = [&] { return random() >> random() % 64; };
   Piece piece{.tensor = static_cast<uint32_t>(number()), .file = static_cast<uint32_t>(number())};
@@ -24,7 +24,7 @@ Piece RandomPiece(std::mt19937_64& random) {
   return piece;
 }
 
-TEST(PieceTableTest, ReturnsWhatWasAppended) {
+TEST(PieceTableTest, ReturnsAppendedPieces) {
   std::mt19937_64 random(3);
   std::vector<Piece> pieces;
   PieceTable table;
@@ -43,7 +43,7 @@ TEST(PieceTableTest, ReturnsWhatWasAppended) {
   EXPECT_EQ(table.back(), pieces.back());
 }
 
-TEST(PieceTableTest, StaysWhereItIsWhenItMoves) {
+TEST(PieceTableTest, PiecesKeepTheirAddressesWhenTheTableMoves) {
   PieceTable table;
   const Piece piece{.tensor = 5, .box = Box::Whole({2, 3}), .range = {0, 6}, .chunks = {Digest{}}};
   table.push_back(piece);

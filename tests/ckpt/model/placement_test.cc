@@ -26,7 +26,7 @@ std::vector<ParameterSpec> Model(int layers, uint64_t hidden, uint64_t vocabular
   return specs;
 }
 
-// What all ranks write together, as a catalog.
+// The catalog of the pieces that all ranks write.
 Result<Catalog> WrittenShards(const std::vector<ParameterSpec>& specs, const Topology& topology) {
   Catalog catalog;
   for (const ParameterSpec& spec : specs) catalog.tensors.push_back({spec, Role::kWeight, Dtype::kF32});
@@ -61,7 +61,7 @@ TEST(PlacementTest, AllRanksTogetherWriteEveryElementExactlyOnce) {
   }
 }
 
-// A layer's experts beside dense parameters, under topologies whose experts are cut otherwise.
+// A layer's experts with dense parameters, under topologies that cut the experts differently.
 TEST(PlacementTest, ExpertsHaveTheirOwnReplicasAndWriters) {
   std::mt19937 random(8);
   for (int round = 0; round < 200; ++round) {
@@ -97,7 +97,7 @@ TEST(PlacementTest, AStackOfVectorsIsNotAMatrix) {
   EXPECT_FALSE((ParameterSpec{.name = "norm", .shape = {8}}.is_matrix()));
 }
 
-TEST(PlacementTest, PiecesLieContiguouslyInTheirPartition) {
+TEST(PlacementTest, PiecesOfAPartitionAreContiguous) {
   const auto specs = Model(3, 12, 17, 3);
   const Topology topology{2, 1, 3, 1};
   const auto layout = LayoutOf(specs, topology, 1);
@@ -123,7 +123,7 @@ TEST(PlacementTest, TiedEmbeddingIsHeldByFirstAndLastStageAndWrittenByTheFirst) 
   EXPECT_FALSE(last->parameters.front().writes);
 }
 
-TEST(PlacementTest, TpThatDoesNotDivideTheHeadsIsRefusedByName) {
+TEST(PlacementTest, IndivisibleHeadsAreRefusedByName) {
   const auto layout = LayoutOf(Model(1, 12, 17, 4), {2, 1, 1, 0}, 0);  // 3 heads of 4
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);

@@ -53,7 +53,7 @@ TEST(SliceTest, AVocabularyIsPaddedAtItsEnd) {
                 {"[10:10, 0:3]", "[4, 3]"}});
 }
 
-TEST(SliceTest, APaddingOfOneCutsAsDTensorsAreCut) {
+TEST(SliceTest, PaddingOfOneCutsLikeDTensor) {
   ExpectSlices({.name = "columns", .shape = {2, 10}, .cuts = {{.dim = 1, .pad = 1}}}, {.tp = 6},
                {{"[0:2, 0:2]", "[2, 2]"},
                 {"[0:2, 2:4]", "[2, 2]"},

@@ -36,7 +36,7 @@ class CommitterTest : public testing::Test {
   const std::string run_ = dir_ / "deep/run";
 };
 
-TEST_F(CommitterTest, WhatIsNotPublishedGoesWithTheDirectoriesThatWereMadeForIt) {
+TEST_F(CommitterTest, AnAbandonedSaveRemovesItsDirectories) {
   {
     const auto committer = Create();
     ASSERT_TRUE(committer.ok()) << committer.status().message();
@@ -48,7 +48,7 @@ TEST_F(CommitterTest, WhatIsNotPublishedGoesWithTheDirectoriesThatWereMadeForIt)
 
 // Several processes make the directory of a save. On a full disk one takes away the mark that it could not
 // write, after another has found it.
-TEST_F(CommitterTest, AnAbandonedSaveWithoutItsMarkLeavesNothing) {
+TEST_F(CommitterTest, AnAbandonedSaveIsRemovedEvenIfItsMarkIsMissing) {
   const std::string partial = LeavePartial("ab12");
   Touch(JoinPath(partial, "tokenizer.json"));
   stdfs::remove(MarkPath(partial));
@@ -56,7 +56,7 @@ TEST_F(CommitterTest, AnAbandonedSaveWithoutItsMarkLeavesNothing) {
   EXPECT_EQ(stdfs::directory_iterator(run_), stdfs::directory_iterator());
 }
 
-TEST_F(CommitterTest, AResumeContinuesAfterAKillBetweenTheMarkAndItsDirectory) {
+TEST_F(CommitterTest, ResumesAfterAKillBetweenMarkAndDirectory) {
   stdfs::create_directories(run_);
   const std::string partial = JoinPath(run_, PartialDirName(7, "ab12"));
   for (const bool whole : {false, true}) {
@@ -70,7 +70,7 @@ TEST_F(CommitterTest, AResumeContinuesAfterAKillBetweenTheMarkAndItsDirectory) {
 }
 
 // Another command may have put a step there: restored, moved, copied.
-TEST_F(CommitterTest, WhatOthersPutIntoANewRunStays) {
+TEST_F(CommitterTest, FilesOfOthersInANewRunStay) {
   {
     const auto committer = Create();
     ASSERT_TRUE(committer.ok());
@@ -85,7 +85,7 @@ TEST_F(CommitterTest, WhatOthersPutIntoANewRunStays) {
   EXPECT_FALSE(Exists(MarkPath(run_)));
 }
 
-TEST_F(CommitterTest, AStepThatCameMeanwhileIsNotReplaced) {
+TEST_F(CommitterTest, AStepThatAppearedDuringTheSaveIsNotReplaced) {
   auto committer = Create();
   ASSERT_TRUE(committer.ok());
   stdfs::create_directory(committer->step_dir());
@@ -93,8 +93,8 @@ TEST_F(CommitterTest, AStepThatCameMeanwhileIsNotReplaced) {
   EXPECT_TRUE(stdfs::is_empty(committer->step_dir()));
 }
 
-// It tells people where the run is, and the run went on.
-TEST_F(CommitterTest, ACommandThatAddsAnOlderStepLeavesLatest) {
+// It shows people where the run is, and the run has continued.
+TEST_F(CommitterTest, AddingAnOlderStepKeepsLatest) {
   ASSERT_TRUE(MakeStep(fs_, run_, {.step = 10}).ok());
   auto committer = Create();
   ASSERT_TRUE(committer.ok() && committer->Publish().ok());
@@ -112,10 +112,10 @@ TEST_F(CommitterTest, PublishedStepStaysAndIsNeverOverwritten) {
   EXPECT_EQ(Create().status().kind(), StatusKind::kAlreadyExists);
 }
 
-TEST_F(CommitterTest, NewStepRemovesLeftoversAndNeedsRoomAndItsOwnPlace) {
+TEST_F(CommitterTest, CreateRemovesLeftoversAndChecksSpaceAndPlace) {
   const std::string leftover = LeavePartial("cd34");
   EXPECT_EQ(Create(/*resume=*/false, UINT64_MAX).status().kind(), StatusKind::kNoSpace);
-  EXPECT_FALSE(Exists(leftover));  // its space may have been enough
+  EXPECT_FALSE(Exists(leftover));  // removing it may have freed enough space
   ASSERT_TRUE(Create().ok());
   ASSERT_TRUE(MakeStep(fs_, run_, {.step = 10}).ok());
   const auto inside =
@@ -123,7 +123,7 @@ TEST_F(CommitterTest, NewStepRemovesLeftoversAndNeedsRoomAndItsOwnPlace) {
   EXPECT_EQ(inside.status().kind(), StatusKind::kInvalidArgument);
 }
 
-TEST_F(CommitterTest, ResumedStepKeepsItsShardsAndLosesItsSeal) {
+TEST_F(CommitterTest, ResumedStepKeepsItsShardsAndDropsItsSeal) {
   const std::string partial = LeavePartial("ab12"), other = LeavePartial("cd34");
   {
     auto committer = Create(/*resume=*/true, UINT64_MAX);  // the space is taken already
@@ -136,7 +136,7 @@ TEST_F(CommitterTest, ResumedStepKeepsItsShardsAndLosesItsSeal) {
   EXPECT_FALSE(Exists(partial) || Exists(MarkPath(partial)));
 }
 
-TEST_F(CommitterTest, NothingIsPublishedIntoARunDirectoryThatWasReplaced) {
+TEST_F(CommitterTest, DoesNotPublishIntoAReplacedRunDirectory) {
   auto committer = Create();
   ASSERT_TRUE(committer.ok());
   stdfs::rename(run_, run_ + ".moved");
@@ -146,8 +146,8 @@ TEST_F(CommitterTest, NothingIsPublishedIntoARunDirectoryThatWasReplaced) {
   EXPECT_FALSE(Exists(committer->step_dir()));
 }
 
-// As with Lustre's localflock, or NFS's nolock: each host has a lock of its own.
-TEST_F(CommitterTest, NothingIsPublishedByAnOwnerWhoseLockAnotherHostTookToo) {
+// As with Lustre's localflock, or NFS's nolock: each host has its own lock.
+TEST_F(CommitterTest, DoesNotPublishIfAnotherHostHoldsTheLockToo) {
   auto committer = Create();
   ASSERT_TRUE(committer.ok());
   const LockHolder other{.host = "n3", .pid = 71, .since = "then", .word = "abc"};

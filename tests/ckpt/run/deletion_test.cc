@@ -75,13 +75,13 @@ class DeletionTest : public testing::Test {
   FileSystem& fs_ = FileSystem::Posix();
 };
 
-TEST_F(DeletionTest, WhatIsProvenGoesWholeAndAlone) {
+TEST_F(DeletionTest, RemovesOnlyTheProvenStep) {
   ASSERT_TRUE(DeleteStep(fs_, Deletion(20), ProofThat(true)).ok());
   EXPECT_EQ(*ListSteps(fs_, run_), (std::vector<int64_t>{10, 30}));
   for (const std::string& path : Everything(run_)) EXPECT_EQ(path.find("deleting"), path.npos) << path;
 }
 
-TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) {
+TEST_F(DeletionTest, RefusesUnexpectedStateAndChangesNothing) {
   struct Row {
     const char* what;
     const char* why;
@@ -111,9 +111,9 @@ TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) 
        [](StepDeletion& deletion) { deletion.run = std::string(32, 'f'); }},
       {"no manifest", "manifest.json: No such file", 20,
        [&](StepDeletion&) { stdfs::remove(Path(20) + "/manifest.json"); }},
-      {"a file of somebody", "notes.txt is not part of the checkpoint", 20,
+      {"a foreign file", "notes.txt is not part of the checkpoint", 20,
        [&](StepDeletion&) { Touch(Path(20) + "/notes.txt"); }},
-      {"a directory of somebody", "eval is not part of the checkpoint", 20,
+      {"a foreign directory", "eval is not part of the checkpoint", 20,
        [&](StepDeletion&) { stdfs::create_directory(Path(20) + "/eval"); }},
       {"the newest", "the newest healthy step of its run", 30, [](StepDeletion&) {}},
       {"the newest healthy one", "the newest healthy step of its run", 30,
@@ -141,23 +141,23 @@ TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) 
   }
 }
 
-TEST_F(DeletionTest, AProofThatNoLongerHoldsIsARefusal) {
+TEST_F(DeletionTest, RefusesAProofThatNoLongerHolds) {
   EXPECT_TRUE(IsRefused(DeleteStep(fs_, Deletion(20), ProofThat(false)), "the copy is gone"));
   EXPECT_TRUE(stdfs::exists(Path(20)));
 }
 
-TEST_F(DeletionTest, OneWhoInsistsRemovesTheNewest) {
+TEST_F(DeletionTest, NewestTooRemovesTheNewestStep) {
   StepDeletion deletion = Deletion(30);
   deletion.newest_too = true;
   EXPECT_TRUE(DeleteStep(fs_, deletion, ProofThat(true)).ok());
 }
 
-TEST_F(DeletionTest, AnUnhealthyNewestStepMayGo) {
+TEST_F(DeletionTest, AnUnhealthyNewestStepCanBeRemoved) {
   Save(40, /*bad=*/true);
   EXPECT_TRUE(DeleteStep(fs_, Deletion(40), ProofThat(true)).ok());
 }
 
-TEST_F(DeletionTest, AStepThatATrainingWentBackToIsNewerThanThoseItGaveUp) {
+TEST_F(DeletionTest, StepsAfterARollbackAreNewerThanAbandonedOnes) {
   Save(11);
   EXPECT_EQ(NewestHealthyStep(fs_, run_).value()->step, 11);
   EXPECT_EQ(OpenNewestStep(fs_, run_, [](const Status&) {}).value()->manifest().step, 11);
@@ -171,8 +171,8 @@ TEST_F(DeletionTest, AStepThatATrainingWentBackToIsNewerThanThoseItGaveUp) {
   EXPECT_EQ(*ListSteps(fs_, run_), (std::vector<int64_t>{11, 12}));
 }
 
-// The given-up step is all that is left if nothing of the branch is healthy.
-TEST_F(DeletionTest, TheLastHealthyStepStaysAlsoWhereItIsSuperseded) {
+// If no step of the branch is healthy, the abandoned step is the last healthy one.
+TEST_F(DeletionTest, TheLastHealthyStepStaysEvenIfSuperseded) {
   Save(5, /*bad=*/true);
   EXPECT_EQ(NewestHealthyStep(fs_, run_).value()->step, 30);
   EXPECT_FALSE(RetireStep(fs_, run_, StepDirName(30), "1a").ok());
@@ -189,7 +189,7 @@ TEST_F(DeletionTest, OnlyAHealthySuccessorIsAProof) {
   EXPECT_FALSE(successor->Check(fs_).ok());
 }
 
-TEST_F(DeletionTest, WhatStaysIsANewerStepThatALookFindsGood) {
+TEST_F(DeletionTest, ProofIsANewerStepThatPassesItsCheck) {
   std::set<std::string> bad;
   std::vector<std::string> looked;
   const StepLook look = [&](const std::string& directory) {
@@ -210,9 +210,9 @@ TEST_F(DeletionTest, WhatStaysIsANewerStepThatALookFindsGood) {
   stays = stays_for(10);
   ASSERT_TRUE(stays.ok()) << stays.status().message();
   EXPECT_NE(stays->Text().find(Path(20)), std::string::npos);
-  const Status alone = stays_for(20).status();  // the newest good one
-  EXPECT_EQ(alone.kind(), StatusKind::kCorrupt);
-  EXPECT_NE(alone.message().find(Path(30) + ": a bit"), std::string::npos) << alone.message();
+  const Status only = stays_for(20).status();  // the newest good one
+  EXPECT_EQ(only.kind(), StatusKind::kCorrupt);
+  EXPECT_NE(only.message().find(Path(30) + ": a bit"), std::string::npos) << only.message();
   Save(40, /*bad=*/true);
   EXPECT_FALSE(stays_for(20).ok());  // an unhealthy step does not count
   stays = stays_for(40);             // but may itself go
@@ -222,7 +222,7 @@ TEST_F(DeletionTest, WhatStaysIsANewerStepThatALookFindsGood) {
   EXPECT_EQ(stays_for(10).status().kind(), StatusKind::kCorrupt);
 }
 
-TEST_F(DeletionTest, AKilledDeletionIsFinishedButForWhatIsNotOurs) {
+TEST_F(DeletionTest, FinishesAKilledDeletionAndKeepsForeignFiles) {
   const std::string aside = JoinPath(run_, DeletingDirName(20, "1a"));
   std::vector<std::string> files, left;
   for (const auto& entry : stdfs::directory_iterator(Path(20))) files.push_back(entry.path().filename());
@@ -248,7 +248,7 @@ TEST_F(DeletionTest, AKilledDeletionIsFinishedButForWhatIsNotOurs) {
   EXPECT_TRUE(stdfs::exists(Path(10) + "/manifest.json"));
 }
 
-TEST_F(DeletionTest, CleanUpLeavesWhatIsNotOursAndSaysSoOnce) {
+TEST_F(DeletionTest, CleanUpKeepsForeignFilesAndReportsThemOnce) {
   stdfs::create_directory(run_ + "/step-00000040.partial-1a");
   Touch(run_ + "/step-00000040.partial-1a/shard-00000.h5");
   Touch(run_ + "/step-00000040.partial-1a/vocab.json");
@@ -296,19 +296,19 @@ class TreeDeletionTest : public testing::Test {
   FileSystem& fs_ = FileSystem::Posix();
 };
 
-TEST_F(TreeDeletionTest, ATreeThatIsTheSameGoes) {
+TEST_F(TreeDeletionTest, RemovesAnUnchangedTree) {
   ASSERT_TRUE(DeleteTree(fs_, Deletion(), ProofThat(true)).ok());
   EXPECT_TRUE(Everything(temp_.path()).empty());
 }
 
-TEST_F(TreeDeletionTest, WhatCameMeanwhileStays) {
+TEST_F(TreeDeletionTest, FilesThatAppearedDuringTheDeletionStay) {
   TreeDeletion d = Deletion();
   Touch(tree_ + "/sub/late");
   EXPECT_FALSE(DeleteTree(fs_, d, ProofThat(true)).ok());
   EXPECT_TRUE(stdfs::exists(tree_ + std::string(kTreeDeletingSuffix) + "/sub/late"));
 }
 
-TEST_F(TreeDeletionTest, Refusals) {
+TEST_F(TreeDeletionTest, RefusesChangedTrees) {
   const auto refused = [&](const TreeDeletion& deletion, const std::string& why, bool proven = true) {
     return IsRefused(DeleteTree(fs_, deletion, ProofThat(proven)), why);
   };
@@ -339,7 +339,7 @@ TEST_F(TreeDeletionTest, Refusals) {
   EXPECT_TRUE(stdfs::exists(temp_ / "real/sub/b"));
 }
 
-TEST_F(TreeDeletionTest, ALockThatNobodyHoldsIsNoTraining) {
+TEST_F(TreeDeletionTest, AFreeLockDoesNotBlockTheDeletion) {
   Touch(tree_ + "/sub/.lock");
   EXPECT_FALSE(DeleteTree(fs_, Deletion(), ProofThat(true)).ok());  // its name is not in the list
   EXPECT_FALSE(stdfs::exists(tree_));

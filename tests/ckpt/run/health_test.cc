@@ -22,7 +22,7 @@ Health Bad(const std::string& session, int64_t step, int64_t first, const std::s
           .accused = accused};
 }
 
-TEST(HealthTest, ComesBackFromJson) {
+TEST(HealthTest, RoundTripsThroughJson) {
   for (const double value : {2.5, 0.0, -1e-7, 123456.789, 2e15, -3e30, kInfinity, -kInfinity}) {
     Health health = Bad("a", 12, 10, "b");
     health.loss = value;
@@ -39,7 +39,7 @@ TEST(HealthTest, ComesBackFromJson) {
   EXPECT_EQ(nan->first_bad_iteration, 12);
 }
 
-TEST(HealthTest, WhatIsMissingOrOfAnotherFormIsUnknownAndHealthy) {
+TEST(HealthTest, MissingOrMalformedRecordsCountAsHealthy) {
   nlohmann::json whole = ToJson(Good("a"));
   EXPECT_TRUE(HealthOf({{"health", whole}}));
   for (const char* key : {"loss", "grad_norm", "bad_iterations", "skipped_iterations", "nonfinite"}) {
@@ -57,10 +57,10 @@ TEST(HealthTest, WhatIsMissingOrOfAnotherFormIsUnknownAndHealthy) {
   EXPECT_FALSE(Healthy(manifest));
 }
 
-TEST(HealthTest, SaysWhy) {
+TEST(HealthTest, GivesTheReason) {
   EXPECT_EQ(WhyUnhealthy(Good("a")), "");
   Health health = Good("a");
-  health.skipped_iterations = 3;  // the search of the loss scale
+  health.skipped_iterations = 3;  // while the loss scale is searched
   health.grad_norm = kInfinity;
   EXPECT_EQ(WhyUnhealthy(health), "");
   health = Bad("a", 12, 12, "");
@@ -89,7 +89,7 @@ struct VerdictCase {
 
 class VerdictTest : public testing::TestWithParam<VerdictCase> {};
 
-TEST_P(VerdictTest, Judges) {
+TEST_P(VerdictTest, FindsTheUnhealthySteps) {
   const VerdictCase& c = GetParam();
   const std::vector<std::string> verdicts = Verdicts(c.steps, c.condemned);
   ASSERT_EQ(verdicts.size(), c.steps.size());

@@ -1,7 +1,7 @@
-// Random trainings against an oracle that keeps the true tree of what came from what. They save at any
-// interval and number, go back to current and given-up steps, restart, lose a manifest, are copied, and have
-// steps put into other directories. After each action the newest step, the one that the run means, `latest`,
-// the superseded steps and the retired ones are those of the oracle.
+// Random trainings against an oracle that keeps the true tree of descent. They save at any
+// interval and number, go back to current and abandoned steps, restart, lose a manifest, are copied, and have
+// steps put into other directories. After each action the newest step, the step that the run means, `latest`,
+// the superseded steps and the retired ones must agree with the oracle.
 //
 // CAIRN_LONG=1 walks 2,000 times.
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace stdfs = std::filesystem;
 struct Node {
   int64_t number = 0;
   std::string run;
-  const Node* parent = nullptr;  // the commit that it truly came from, or that its number says
+  const Node* parent = nullptr;  // the commit that it truly came from, or the one that its number implies
   int branch = 0;                // of the whole walk, by age
   bool first_branch = true;      // of its directory
   bool healthy = true;
@@ -86,7 +86,7 @@ class Walk {
 
   // ---- Actions ----
 
-  // A training starts: from the newest step, or from something that nobody knows of.
+  // A training starts: from the newest step, or from an unrecorded source.
   void Start(Dir& dir) {
     here_ = &dir;
     state_ = dir.present.empty() ? nullptr : Meant(dir);
@@ -127,7 +127,7 @@ class Walk {
   void Save(Dir& dir) {
     const bool in_line =
         known_ && state_ != nullptr && dir.tip != nullptr && dir.tip->runs.contains(state_->run);
-    if (!in_line && dir.tip != nullptr && dir.torn.contains(dir.tip->number)) return;  // nobody can know
+    if (!in_line && dir.tip != nullptr && dir.torn.contains(dir.tip->number)) return;  // cannot be known
     const int64_t number = NextNumber(dir);
     const int64_t keep_last = Below(4);
     StepRecipe recipe = RecipeOf({.layers = 1, .hidden = 8, .heads = 2, .ffn = 8, .vocab = 8}, {});
@@ -173,7 +173,7 @@ class Walk {
     Tell(fmt::format("copy {} to {}", before.path, path));
   }
 
-  // The newest step alone goes into a new directory, which nobody owns yet, as reshape makes one.
+  // Only the newest step goes into a new directory without an owner, as reshape makes one.
   void Reshape(const Dir& from) {
     if (from.tip == nullptr || !from.present.contains(from.tip->number) ||
         from.torn.contains(from.tip->number))
@@ -187,7 +187,7 @@ class Walk {
     Tell(fmt::format("reshape {} to {}", step->number, made.path));
   }
 
-  // A command refuses to put the step of another run there; a person does it by hand.
+  // A command refuses to put a step of another run there; a user may do it by hand.
   void PutByHand(Dir& dir) {
     const Dir& other = dirs_[static_cast<size_t>(Below(static_cast<int64_t>(dirs_.size())))];
     if (other.tip == nullptr || dir.owner.empty() || other.tip->run == dir.owner || !dir.torn.empty()) return;
@@ -214,7 +214,7 @@ class Walk {
 
   static std::string Step(const Dir& dir, int64_t number) { return JoinPath(dir.path, StepDirName(number)); }
 
-  // `tip` and what it came from. Along the line numbers ascend: a step is saved instead of higher ones.
+  // `tip` and its ancestors. Along the line numbers ascend: a step replaces higher ones.
   static std::set<const Node*> Line(const Node* tip) {
     std::set<const Node*> line;
     int64_t below = std::numeric_limits<int64_t>::max();
@@ -226,7 +226,7 @@ class Walk {
     return line;
   }
 
-  // What a step of that number came from if nothing but the number says it.
+  // The origin of a step of that number if only the number tells.
   static const Node* Before(const Node* tip, int64_t number) {
     const Node* best = nullptr;
     for (const Node* node : Line(tip))
@@ -256,7 +256,7 @@ class Walk {
     dir.present[node.number] = dir.tip = &nodes_.back();
   }
 
-  // With rules for health: the newest healthy steps count, and what is newer than them is evidence.
+  // With rules for health: the newest healthy steps count, and newer ones are evidence.
   void Retain(Dir& dir, int64_t keep_last) {
     ASSERT_TRUE(ApplyRetention(fs_, dir.path, {.keep_last = keep_last, .run = dir.owner}, "ab").ok());
     if (keep_last == 0) return;
@@ -284,7 +284,7 @@ class Walk {
     if (settled) AsideGoes(dir);
   }
 
-  // All of this run; the others stay.
+  // Only steps of this run; the others stay.
   void AsideGoes(Dir& dir) {
     std::multiset<int64_t> left;
     for (const auto& entry : stdfs::directory_iterator(dir.path))
@@ -297,8 +297,8 @@ class Walk {
     dir.aside = left;
   }
 
-  // What the run means if its last step cannot be read: the newest of the others, but if `latest` names a
-  // lower number than that one's, the training had gone back to before it.
+  // The step that the run means if its last step cannot be read: the newest of the others. But if `latest`
+  // names a lower number, the training had gone back to before it.
   const Node* Newest(const Dir& dir) const {
     if (dir.tip != nullptr && dir.present.contains(dir.tip->number) && !dir.torn.contains(dir.tip->number))
       return dir.tip;
@@ -366,7 +366,7 @@ class Walk {
     CheckOrigin(dir);
   }
 
-  // Until two healthy steps of the newest branch are there, the step that it came from is.
+  // Until two healthy steps of the newest branch exist, the step that it came from must.
   void CheckOrigin(const Dir& dir) {
     const Node* first = dir.tip;
     while (first->parent != nullptr && first->parent->branch == dir.tip->branch) first = first->parent;
@@ -393,12 +393,12 @@ class Walk {
   Dir* here_ = nullptr;                                 // the directory of the training that runs
   const Node* state_ = nullptr;                         // that it has in memory
   bool known_ = true;                                   // whether it was loaded from a step by Cairn
-  std::map<std::string, std::pair<int, bool>> origin_;  // by directory: of its newest branch, was it there
+  std::map<std::string, std::pair<int, bool>> origin_;  // by directory: whether it was in its newest branch
   int branches_ = 0;
   int saves_ = 0;
 };
 
-TEST(HistoryWalkTest, TheStepsOfARunAreThoseThatTheNewestTrulyCameFrom) {
+TEST(HistoryWalkTest, RandomHistoriesKeepTheAncestorsOfTheNewestStep) {
   const uint64_t walks = std::getenv("CAIRN_LONG") != nullptr ? 2000 : 100;
   for (uint64_t seed = 1; seed <= walks && !HasFailure(); ++seed) {
     Walk walk(seed);

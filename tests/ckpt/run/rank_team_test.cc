@@ -22,7 +22,7 @@ namespace {
 
 FileSystem& Disk() { return FileSystem::Posix(); }
 
-TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
+TEST(RankTeamTest, RecognisesLaunchersByTheirVariables) {
   const auto team = [](std::map<std::string, std::string> env) {
     return RankTeam::FromEnvironment([env = std::move(env)](const char* name) -> const char* {
       const auto found = env.find(name);
@@ -33,14 +33,14 @@ TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
   EXPECT_EQ(team({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).rank, 2);
   EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}}).size, 3);
   EXPECT_EQ(team({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}).rank, 1);
-  // A batch script that starts the command by itself is one process, however many tasks its job has.
+  // A batch script that starts the command directly is one process, however many tasks its job has.
   EXPECT_TRUE(team({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).alone());
   EXPECT_TRUE(team({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).alone());
   EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PBS_JOBID", "7.host"}}).launch, "PBS job 7.host");
 }
 
 // A command that a rank of a training starts inherits them too, and must not wait for the others.
-TEST(RankTeamTest, TorchrunIsALauncherOnlyForThoseWhoAsk) {
+TEST(RankTeamTest, TorchrunIsALauncherOnlyOnRequest) {
   std::map<std::string, std::string> env = {
       {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   const auto get_env = [&](const char* name) {
@@ -57,7 +57,7 @@ TEST(RankTeamTest, TorchrunIsALauncherOnlyForThoseWhoAsk) {
   EXPECT_TRUE(RankTeam::FromEnvironment(get_env).alone());
 }
 
-// Slurm starts a requeued job under the numbers that it had.
+// Slurm starts a requeued job with the same job and step numbers.
 TEST(RankTeamTest, ARequeuedJobIsAnotherLaunch) {
   const auto launch = [](const char* restarts) {
     return RankTeam::FromEnvironment([=](const char* asked) -> const char* {
@@ -72,7 +72,7 @@ TEST(RankTeamTest, ARequeuedJobIsAnotherLaunch) {
   EXPECT_EQ(names.size(), 3U);
 }
 
-// A killed launch may have left such a room; nobody could tell whose it is.
+// A killed launch may have left such a room, and its owner could not be identified.
 TEST(RankTeamTest, ALaunchWithoutANameIsRefused) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const int rank : {0, 1}) {
@@ -103,7 +103,7 @@ RankTeam RankOf(int rank, int size, std::chrono::seconds patience = std::chrono:
 }
 
 // A launch may have the name of a killed one: a requeued job, mpirun in a new container.
-TEST(RankTeamTest, TheRoomThatAKilledLaunchOfTheSameNameLeftIsNotEntered) {
+TEST(RankTeamTest, DoesNotJoinTheRoomOfAKilledLaunchOfTheSameName) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const Status& met : Meet(dir.path(), {RankOf(0, 3), RankOf(1, 3), RankOf(2, 3)}))
     EXPECT_TRUE(met.ok()) << met.message();
@@ -114,7 +114,7 @@ TEST(RankTeamTest, TheRoomThatAKilledLaunchOfTheSameNameLeftIsNotEntered) {
     EXPECT_EQ(alone.kind(), StatusKind::kAborted);
   EXPECT_EQ(Disk().List(dir.path()).value(), left);  // rank 0 may be about to remove the directory
 
-  Status late;  // rank 0 comes when the others wait
+  Status late;  // rank 0 starts when the others wait
   std::thread lead([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     late = OpenTeamRoom(Disk(), dir.path(), RankOf(0, 3));
@@ -135,7 +135,7 @@ TEST(RankTeamTest, ALateRankIsNamedWithItsHost) {
                         dir.path(), HostName(), HostName()));
 }
 
-TEST(RankTeamTest, ARankOfAnotherLaunchNeitherCountsNorEnters) {
+TEST(RankTeamTest, ARankOfAnotherLaunchCannotJoin) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::chrono::seconds soon(1);
   RankTeam stranger = RankOf(2, 3, soon);
@@ -160,7 +160,7 @@ class WatchedByPeer final : public UnsyncedFileSystem {
   std::function<void()> look_;
 };
 
-TEST(RankTeamTest, APeerSeesMessagesWhole) {
+TEST(RankTeamTest, APeerReadsOnlyCompleteMessages) {
   const TempDir dir(TempDir::Place::kMemory);
   const RankTeam lead{.rank = 0, .size = 2, .launch = "test", .once = true},
       other{.rank = 1, .size = 2, .launch = "test", .once = true};
@@ -174,22 +174,22 @@ TEST(RankTeamTest, APeerSeesMessagesWhole) {
   });
   LeaveTeam(fs, dir.path(), other, NoSpace("the disk is full"), 0);
   EXPECT_GT(looks, 3);
-  // A rank that fails because of it would say nothing new.
+  // A rank that fails because of it would add nothing new.
   LeaveTeam(fs, dir.path(), lead, CheckTeam(Disk(), dir.path(), lead), 0);
   const Status waited = AwaitTeam(Disk(), dir.path(), lead).status();
   EXPECT_EQ(waited.message(), expected);
-  EXPECT_EQ(waited.kind(), StatusKind::kNoSpace);  // nobody was lost
+  EXPECT_EQ(waited.kind(), StatusKind::kNoSpace);  // no rank was lost
 }
 
-// Those that hear of it have lost the same rank.
-TEST(RankTeamTest, ARankThatLostAPeerSaysSo) {
+// Ranks that learn of it have lost the same rank.
+TEST(RankTeamTest, ALostPeerHasAnExitStatusOfItsOwn) {
   const TempDir dir(TempDir::Place::kMemory);
   LeaveTeam(Disk(), dir.path(), RankOf(1, 3), Aborted("rank 0 did not commit"), 0);
   EXPECT_EQ(CheckTeam(Disk(), dir.path(), RankOf(2, 3)).kind(), StatusKind::kAborted);
   EXPECT_EQ(ExitOf(CheckTeam(Disk(), dir.path(), RankOf(2, 3))), kExitLostPeer);
 }
 
-// Has room for names, and none for bytes.
+// Has space for names but not for bytes.
 class FullDisk final : public UnsyncedFileSystem {
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
@@ -197,7 +197,7 @@ class FullDisk final : public UnsyncedFileSystem {
   }
 };
 
-TEST(RankTeamTest, ARankThatCannotWriteWhyItFailedIsNamed) {
+TEST(RankTeamTest, ARankThatCannotWriteItsErrorIsNamed) {
   const TempDir dir(TempDir::Place::kMemory);
   FullDisk full;
   LeaveTeam(full, dir.path(), RankOf(1, 2), NoSpace("full"), 0);
@@ -206,7 +206,7 @@ TEST(RankTeamTest, ARankThatCannotWriteWhyItFailedIsNamed) {
   EXPECT_EQ(failed.kind(), StatusKind::kNoSpace);
 }
 
-TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
+TEST(RankTeamTest, CountsTheBytesThatOtherRanksRead) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const int rank : {0, 1, 2}) {
     const RankTeam team{.rank = rank, .size = 3, .launch = "test", .once = true};
@@ -220,8 +220,8 @@ TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
   EXPECT_EQ(*read, 203u);
 }
 
-// A rank looks before rank 0 has made the directory, on a host that remembers for ever what it has not found.
-TEST(RankTeamTest, AHostThatRemembersMissingNamesMeetsTheOthers) {
+// A rank looks before rank 0 has made the directory, on a host that caches missing names for ever.
+TEST(RankTeamTest, AHostThatCachesMissingNamesJoinsTheOthers) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::string run = dir / "run", partial = run + "/partial", step = run + "/step";
   const std::chrono::seconds late(30);
@@ -245,8 +245,8 @@ TEST(RankTeamTest, AHostThatRemembersMissingNamesMeetsTheOthers) {
   EXPECT_TRUE(other.ok()) << other.message();
 }
 
-// The directory is gone from one listing and the step comes only in a later one.
-TEST(RankTeamTest, AStepThatIsSeenLateIsNoFailure) {
+// The directory is missing in one listing, and the step appears only in a later one.
+TEST(RankTeamTest, AStepThatBecomesVisibleLateIsFound) {
   const TempDir dir(TempDir::Place::kMemory);
   const RankTeam team = RankOf(1, 2, std::chrono::seconds(30));
   int looks = 0;
@@ -259,7 +259,7 @@ TEST(RankTeamTest, AStepThatIsSeenLateIsNoFailure) {
 }
 
 // This host has lost the directory.
-TEST(RankTeamTest, NewsReachARankThatDoesNotSeeTheDirectory) {
+TEST(RankTeamTest, FailuresReachARankThatDoesNotSeeTheDirectory) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::string lost = dir / "lost";
   RankTeam team = RankOf(1, 2, std::chrono::seconds(60));

@@ -19,7 +19,7 @@ std::vector<int64_t> Retired(const std::vector<StepFacts>& steps, const Retentio
   return StepsToRetire({.steps = steps, .unreadable = {}, .newest = NewestCommit(steps, {})}, policy);
 }
 
-TEST(RetentionTest, RulesAddUpAndTheNewestStays) {
+TEST(RetentionTest, KeepsTheUnionOfAllRulesAndTheNewestStep) {
   std::vector<StepFacts> steps;
   for (int64_t step = 10; step <= 100; step += 10) steps.push_back({step, step * 100});
   EXPECT_EQ(Retired(steps, {}), std::vector<int64_t>{});
@@ -31,7 +31,7 @@ TEST(RetentionTest, RulesAddUpAndTheNewestStays) {
   EXPECT_EQ(Retired(steps, {.keep_tokens = 2500}), (std::vector<int64_t>{10, 20, 40, 60, 70}));
 }
 
-TEST(RetentionTest, TheBestByValidationLossStay) {
+TEST(RetentionTest, KeepsTheBestStepsByValidationLoss) {
   std::vector<StepFacts> steps;
   const std::vector<std::optional<double>> losses = {3.0, 2.0,          std::nullopt, 1.0,
                                                      2.0, std::nan(""), 9.0,          9.0};
@@ -44,7 +44,7 @@ TEST(RetentionTest, TheBestByValidationLossStay) {
   EXPECT_EQ(Retired(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 40, 60}));
 }
 
-TEST(RetentionTest, TheFirstStepOfEachEpochIsAMilestone) {
+TEST(RetentionTest, KeepsTheFirstStepOfEachEpoch) {
   std::vector<StepFacts> steps;
   for (int64_t i = 1; i <= 9; ++i) steps.push_back({.step = i, .epoch = i / 2});  // 0 1 1 2 2 3 3 4 4
   EXPECT_EQ(Retired(steps, {.keep_epochs = 1}), (std::vector<int64_t>{1, 3, 5, 7}));
@@ -61,7 +61,7 @@ struct RetentionCase {
 
 class HealthyRetentionTest : public testing::TestWithParam<RetentionCase> {};
 
-TEST_P(HealthyRetentionTest, Retires) {
+TEST_P(HealthyRetentionTest, RetiresUnhealthySteps) {
   const RetentionCase& c = GetParam();
   std::vector<StepFacts> steps;
   for (const int64_t step : c.steps)
@@ -90,13 +90,13 @@ INSTANTIATE_TEST_SUITE_P(
         RetentionCase{"disabled", {2, 4, 6}, {4}, {}, {}}),
     [](const auto& info) { return info.param.name; });
 
-// A save: its number, and the index of the save that it came from among the saves before it (-1: not known).
+// A save: its number, and which earlier save (an index) it descends from (-1: not known).
 struct Commit {
   int64_t step = 0;
   int64_t origin = -1;
 };
 
-// The steps that are there after these saves.
+// The steps that exist after these saves.
 std::vector<StepFacts> Committed(const std::vector<Commit>& saves) {
   std::vector<BranchedStep> commits;
   std::vector<StepFacts> facts;
@@ -112,17 +112,17 @@ std::vector<StepFacts> Committed(const std::vector<Commit>& saves) {
   return facts;
 }
 
-TEST(NewestCommitTest, AStepThatCannotBeReadIsTheNewestOnlyIfThereIsEvidence) {
+TEST(NewestCommitTest, AnUnreadableStepIsTheNewestOnlyWithEvidence) {
   const std::vector<StepFacts> facts = Committed({{10}, {20, 0}, {30, 1}, {40, 2}});
   const auto newest = [&](std::optional<int64_t> latest, std::vector<int64_t> unreadable) {
     return NewestCommit(facts, {{"run"}, latest, std::move(unreadable), {}})->step;
   };
   EXPECT_EQ(newest({}, {11}), 40);
   EXPECT_EQ(newest(11, {11}), 11);  // `latest` names it: the training went back
-  EXPECT_EQ(newest(11, {}), 40);    // somebody removed it
-  EXPECT_EQ(newest(30, {30}), 40);  // 40 came from it: `latest` was not written any more
+  EXPECT_EQ(newest(11, {}), 40);    // removed by hand
+  EXPECT_EQ(newest(30, {30}), 40);  // 40 descends from it: `latest` was not updated
   EXPECT_EQ(newest({}, {45}), 45);
-  EXPECT_EQ(newest(40, {45}), 40);  // given up before 40 was saved
+  EXPECT_EQ(newest(40, {45}), 40);  // abandoned before 40 was saved
   EXPECT_EQ(newest(45, {11, 45}), 45);
 
   const auto torn = NewestCommit(facts, {{"run"}, 11, {11}, {}});
@@ -134,7 +134,7 @@ TEST(NewestCommitTest, AStepThatCannotBeReadIsTheNewestOnlyIfThereIsEvidence) {
   EXPECT_EQ(NewestCommit({}, {}), std::nullopt);
 }
 
-TEST(NewestCommitTest, StepsOfTheOwnerComeBeforeOthers) {
+TEST(NewestCommitTest, PrefersStepsOfTheOwner) {
   const std::vector<StepFacts> facts = {{.step = 8, .run = "own"}, {.step = 50, .run = "other"}};
   EXPECT_EQ(NewestCommit(facts, {.runs = {"new", "own"}})->step, 8);
   EXPECT_EQ(NewestCommit(facts, {.runs = {"none"}})->step, 50);
@@ -149,7 +149,7 @@ TEST(DescentTest, ACopyDescendsFromTheStepsItWasCopiedWith) {
   EXPECT_EQ(LineageOf({60, "old", first.descent}, copied), Lineage::kSuperseded);  // saved after the copy
   EXPECT_EQ(LineageOf({3, "stranger", first.descent}, copied), Lineage::kOtherRun);
   EXPECT_EQ(LineageOf({60, "stranger", copied.descent}, copied), Lineage::kOtherRun);
-  // Another run's step begins no branch: nothing says how the steps that are there relate to it.
+  // A step of another run starts no branch: how the existing steps relate to it is not recorded.
   const BranchedStep stranger{7, "stranger"};
   EXPECT_EQ(NextDescent(60, "new", copied, stranger).branches, copied.descent.branches);
   EXPECT_EQ(NextDescent(60, "new", copied, stranger).origin, stranger.id());
@@ -164,7 +164,7 @@ struct BranchCase {
 
 class BranchTest : public testing::TestWithParam<BranchCase> {};
 
-TEST_P(BranchTest, TheNumberOfAStepIsNotItsAge) {
+TEST_P(BranchTest, OrdersStepsByCommitNotByNumber) {
   const BranchCase& c = GetParam();
   const std::vector<StepFacts> facts = Committed(c.commits);
   std::vector<int64_t> superseded;
@@ -178,7 +178,7 @@ TEST_P(BranchTest, TheNumberOfAStepIsNotItsAge) {
 INSTANTIATE_TEST_SUITE_P(
     Table, BranchTest,
     testing::Values(
-        // Origins that are not known: the number decides.
+        // Unknown origins: the number decides.
         BranchCase{"never_back", {{10}, {20}, {30}}, {}, {10}},
         BranchCase{"one_step_after_going_back", {{10}, {20}, {30}, {40}, {11}}, {20, 30, 40}, {}},
         BranchCase{"two_steps_after_going_back",
@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(
                    {15, 16, 20, 30},
                    {10, 15, 16, 20, 30}},
         BranchCase{"beyond_all_numbers", {{10}, {20}, {30}, {11}, {12}, {40}}, {20, 30}, {10, 11, 20, 30}},
-        // Known ones.
+        // Known origins.
         BranchCase{"forward", {{10}, {20, 0}, {30, 1}}, {}, {10}},
         BranchCase{"back_and_beyond_the_newest", {{10}, {20, 0}, {30, 1}, {40, 2}, {50, 2}}, {40}, {}},
         BranchCase{"back_and_beyond_twice",
@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
         BranchCase{"a_lower_number_than_its_origin", {{10}, {20, 0}, {30, 1}, {25, 2}}, {30}, {}}),
     [](const auto& info) { return info.param.name; });
 
-TEST(LayoutTest, StepNamesRoundTripAndMarkedOnesAreNoSteps) {
+TEST(LayoutTest, StepNamesRoundTripAndMarkedNamesAreNotSteps) {
   EXPECT_EQ(StepDirName(1000), "step-00001000");
   EXPECT_EQ(ParseStepDirName("step-00001000"), 1000);
   EXPECT_EQ(ParseStepDirName(StepDirName(1234567890123)), 1234567890123);
@@ -222,14 +222,14 @@ TEST(LayoutTest, StepNamesRoundTripAndMarkedOnesAreNoSteps) {
   EXPECT_EQ(ParseMarkedDirName("notes.partial-x"), std::nullopt);
 }
 
-TEST(LayoutTest, PieceNamesTellBoxAndRange) {
+TEST(LayoutTest, PieceNamesHaveBoxAndRange) {
   TensorEntry tensor;
   tensor.spec.name = "w";
   EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {0, 6}), "/weight/w@4,0");
   EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {2, 6}), "/weight/w@4,0+2");
 }
 
-TEST(RunLockTest, ARunDirectoryThatAnotherTookTheNameOfIsNoticed) {
+TEST(RunLockTest, DetectsThatTheRunDirectoryWasReplaced) {
   const TempDir temp(TempDir::Place::kMemory);
   std::filesystem::create_directory(temp / "a");
   const auto lock = RunLock::Take(temp / "a");
@@ -244,7 +244,7 @@ TEST(RunLockTest, ARunDirectoryThatAnotherTookTheNameOfIsNoticed) {
   EXPECT_TRUE(second->CheckPlace().ok());
 }
 
-TEST(RunLockTest, WhoWaitsHearsWhoHoldsTheLock) {
+TEST(RunLockTest, AWaitingProcessReportsTheHolder) {
   const TempDir temp(TempDir::Place::kMemory);
   std::optional<RunLock> holder = RunLock::Take(temp.path()).value();
   const std::string who = fmt::format("pid {} on {}", ::getpid(), HostName());

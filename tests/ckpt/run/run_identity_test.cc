@@ -37,7 +37,7 @@ class RunIdentityTest : public testing::Test {
   FileSystem& fs_ = FileSystem::Posix();
 };
 
-TEST_F(RunIdentityTest, ANewDirectoryTakesAnIdentityAndKeepsIt) {
+TEST_F(RunIdentityTest, ANewDirectoryGetsAPermanentIdentity) {
   const std::string a = Make("a");
   EXPECT_EQ(OwnershipOf(a), Ownership::kNone);
   const std::string run = Own(a);
@@ -47,19 +47,19 @@ TEST_F(RunIdentityTest, ANewDirectoryTakesAnIdentityAndKeepsIt) {
   EXPECT_NE(Own(Make("b")), run);
 }
 
-TEST_F(RunIdentityTest, ARenamedDirectoryStaysItself) {
+TEST_F(RunIdentityTest, ARenamedDirectoryKeepsItsIdentity) {
   const std::string run = Own(Make("a"));
   stdfs::rename(dir_ / "a", dir_ / "b");
   EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kRenamed);
   EXPECT_EQ(Own(dir_ / "b"), run);
   EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kOwned);
-  // Also where another run took the old name meanwhile.
+  // Also if another run has taken the old name.
   Own(Make("a"));
   stdfs::rename(dir_ / "b", dir_ / "c");
   EXPECT_EQ(Own(dir_ / "c"), run);
 }
 
-TEST_F(RunIdentityTest, ACopyBecomesARunOfItsOwn) {
+TEST_F(RunIdentityTest, ACopyGetsAnotherIdentityWhenItIsWritten) {
   const std::string run = Own(Make("a"));
   stdfs::copy(dir_ / "a", dir_ / "b", stdfs::copy_options::recursive);
   EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kCopied);
@@ -70,7 +70,7 @@ TEST_F(RunIdentityTest, ACopyBecomesARunOfItsOwn) {
   EXPECT_EQ(Own(dir_ / "a"), run);
 }
 
-TEST_F(RunIdentityTest, ACopyThatTakesTheNameOfTheOriginalIsStillACopy) {
+TEST_F(RunIdentityTest, ACopyIsDetectedUnderTheNameOfItsOriginal) {
   const std::string run = Own(Make("a"));
   stdfs::copy(dir_ / "a", dir_ / "b", stdfs::copy_options::recursive);
   stdfs::rename(dir_ / "a", dir_ / "old");
@@ -81,14 +81,14 @@ TEST_F(RunIdentityTest, ACopyThatTakesTheNameOfTheOriginalIsStillACopy) {
   EXPECT_EQ(Own(dir_ / "old"), run);
 }
 
-TEST_F(RunIdentityTest, AnIdentityWithoutAnOwnerCountsForNothing) {
+TEST_F(RunIdentityTest, AnIdentityWithoutAnOwnerIsIgnored) {
   const std::string a = Make("a"), run(32, 'a');
   Write(JoinPath(a, kRunName), run + "\n");
   EXPECT_EQ(OwnershipOf(a), Ownership::kNone);
   EXPECT_NE(Own(a), run);
 }
 
-TEST_F(RunIdentityTest, WhatIsNoIdentityIsAnError) {
+TEST_F(RunIdentityTest, AMalformedIdentityIsAnError) {
   const std::string a = Make("a");
   for (const char* text :
        {"", "{}", "[1]", "0123\n", "{\"run\": \"x\", \"directory\": \"/a\", \"inode\": 1}",
@@ -99,7 +99,7 @@ TEST_F(RunIdentityTest, WhatIsNoIdentityIsAnError) {
   }
 }
 
-TEST_F(RunIdentityTest, ALinkToTheDirectoryIsTheDirectory) {
+TEST_F(RunIdentityTest, ALinkToTheDirectoryHasItsIdentity) {
   const std::string run = Own(Make("a"));
   stdfs::create_directory_symlink(dir_ / "a", dir_ / "link");
   EXPECT_EQ(OwnershipOf(dir_ / "link"), Ownership::kOwned);

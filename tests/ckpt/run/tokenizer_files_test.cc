@@ -22,7 +22,7 @@ std::set<std::string> NamesIn(const FileCopies& files) {
   return names;
 }
 
-TEST(TokenizerFiles, AllTemplatesAndKindsOfTokenizersComeAlongAndNothingElse) {
+TEST(TokenizerFiles, CopiesOnlyTokenizersAndTemplates) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::set<std::string> kTaken = {"tokenizer.json",
                                         "tokenizer_config.json",
@@ -44,7 +44,7 @@ TEST(TokenizerFiles, AllTemplatesAndKindsOfTokenizersComeAlongAndNothingElse) {
   EXPECT_EQ(NamesIn(*found), kTaken);
 }
 
-TEST(TokenizerFiles, CodeComesAlongIfAutoMapNamesIt) {
+TEST(TokenizerFiles, CopiesCodeThatAutoMapNames) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFile(dir, "modeling_x.py");
   PutFile(dir, "configuration_x.py");
@@ -55,7 +55,7 @@ TEST(TokenizerFiles, CodeComesAlongIfAutoMapNamesIt) {
   EXPECT_FALSE(HasTokenizer(*found));
 }
 
-TEST(TokenizerFiles, TemplatesKeepTheirNamesThroughAStep) {
+TEST(TokenizerFiles, TemplatesKeepTheirNamesInAStep) {
   const TempDir model(TempDir::Place::kMemory), step(TempDir::Place::kMemory);
   PutFile(model, "tokenizer.json");
   PutFile(model, "additional_chat_templates/rag.jinja", "R");
@@ -68,7 +68,7 @@ TEST(TokenizerFiles, TemplatesKeepTheirNamesThroughAStep) {
   EXPECT_EQ(*ReadSmallFile(Fs(), back->at("additional_chat_templates/rag.jinja").path, 10), "R");
 }
 
-TEST(TokenizerFiles, LinksThatLeadElsewhereAreRefused) {
+TEST(TokenizerFiles, RefusesLinksThatLeadOutside) {
   const TempDir dir(TempDir::Place::kMemory), other(TempDir::Place::kMemory);
   PutFile(dir, "tokenizer.json");
   PutFile(other, "secret.jinja");

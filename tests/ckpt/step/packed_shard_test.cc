@@ -26,7 +26,7 @@ struct PackedShard {
   std::vector<std::vector<std::byte>> bytes;  // of each piece
 };
 
-// As a snapshot holds it.
+// As it is in a snapshot.
 std::vector<std::byte> ImageOf(const PackedShard& shard, const ShardPlan& plan) {
   std::vector<std::byte> image(plan.file_bytes());
   for (size_t i = 0; i < shard.bytes.size(); ++i)
@@ -53,7 +53,7 @@ std::string FileOf(const std::string& path) { return *ReadSmallFile(FileSystem::
 
 // The same pieces give the same file: by any number of threads, even if the system gives none; by appends
 // of any number of chunks, from an image too, in any size of writes.
-TEST(PackedShard, DependsOnItsPiecesOnly) {
+TEST(PackedShard, BytesDependOnlyOnThePieces) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp(TempDir::Place::kDisk);
   const PackedShard shard = PackedShardOf(PackedShardRecipe(), 1);
@@ -112,7 +112,7 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
   EXPECT_EQ(receipt->catalog.bytes(), plan->catalog().bytes());
 }
 
-// A compressed step reads as the plain one does: whole tensors, and boxes that cross pieces and chunks.
+// A compressed step reads like the plain one: whole tensors, and boxes that cross pieces and chunks.
 void ExpectReadsAsThePlainStep(StepRecipe recipe, double most) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
@@ -143,10 +143,10 @@ void ExpectReadsAsThePlainStep(StepRecipe recipe, double most) {
   EXPECT_TRUE(VerifyStructure(**packed).problems.empty());
 }
 
-TEST(PackedShard, ReadsAsThePlainStep) { ExpectReadsAsThePlainStep(PackedShardRecipe(), 0.9); }
+TEST(PackedShard, ReadsLikeThePlainStep) { ExpectReadsAsThePlainStep(PackedShardRecipe(), 0.9); }
 
 // Boxes of derived weights cross pieces and chunks, of which their masters have twice as many.
-TEST(PackedShard, ReadsAsThePlainStepWithDerivedWeights) {
+TEST(PackedShard, ReadsLikeThePlainStepWithDerivedWeights) {
   StepRecipe recipe = PackedShardRecipe();
   recipe.weights = Dtype::kF16;
   recipe.split_master = true;
@@ -180,7 +180,7 @@ TEST(PackedShard, FindsEveryDamagedByte) {
   EXPECT_GT(in_tensors, 30);
 }
 
-// Weights are their masters rounded, but for one element of the last layer's and all of the final norm's.
+// Weights are their rounded masters, except one element of the last layer and all of the final norm.
 // Some masters are ties, which a split bf16 weight needs exceptions for.
 void RoundWeights(PackedShard& shard) {
   for (size_t i = 0; i < shard.pieces.size(); ++i) {
@@ -201,13 +201,13 @@ void RoundWeights(PackedShard& shard) {
   }
 }
 
-// bf16: masters come back bit for bit from their weights and low halves; fp16: weights from their masters.
-// Encoded or not, joined or stored whole; the step takes 12 bytes a parameter and no more.
+// bf16: masters are restored bit for bit from weights and low halves; fp16: weights from their masters.
+// Encoded or not, joined or stored whole; the step takes at most 12 bytes per parameter.
 class JoinedShard : public testing::TestWithParam<Dtype> {};
 INSTANTIATE_TEST_SUITE_P(PackedShard, JoinedShard, testing::Values(Dtype::kBF16, Dtype::kF16),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
-TEST_P(JoinedShard, ComesBackBitForBit) {
+TEST_P(JoinedShard, IsBitIdenticalToThePlainShard) {
   const bool derives = GetParam() == Dtype::kF16;
   const Codec codec = derives ? Codec::kDerived : Codec::kMasterLow;
   FileSystem& fs = FileSystem::Posix();
@@ -264,8 +264,8 @@ TEST_P(JoinedShard, ComesBackBitForBit) {
   }
 }
 
-// A catalog that says of an fp16 weight and its master that each is to be had from the other.
-TEST(PackedShard, JoinsNeverGoInCircles) {
+// A catalog that says of an fp16 weight and its master that each is computed from the other.
+TEST(PackedShard, RefusesCyclesOfJoins) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
   StepRecipe recipe = RecipeOf({}, {});
@@ -300,8 +300,8 @@ TEST(PackedShard, JoinsNeverGoInCircles) {
   }
 }
 
-// A damaged master is named when the weight is asked for.
-TEST(PackedShard, ADerivedWeightOfADamagedMasterIsCorrupt) {
+// Reading the weight names its damaged master.
+TEST(PackedShard, ADamagedMasterMakesItsDerivedWeightCorrupt) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
   StepRecipe recipe = RecipeOf({}, {});
@@ -325,7 +325,7 @@ TEST(PackedShard, ADerivedWeightOfADamagedMasterIsCorrupt) {
       << read.message();
 }
 
-TEST(PackedShard, RefusesWhatDoesNotFit) {
+TEST(PackedShard, RefusesChunksThatDoNotFit) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
   const PackedShard shard = PackedShardOf(RecipeOf({}, {}), 0);

@@ -15,7 +15,7 @@ namespace {
 
 const StepIdentity kParityIdentity{"0123456789abcdef0123456789abcdef", 20};
 
-// A group whose files all lie in one directory, and which of them count as there.
+// A group whose files all lie in one directory, and which of them count as present.
 class Group {
  public:
   Group(int parity, const std::vector<uint64_t>& pages, uint32_t seed) : lost_(pages.size()) {
@@ -48,7 +48,7 @@ class Group {
   const MemberFiles& files() const { return files_; }
   FileSystem& fs() { return fs_; }
 
-  // Rebuilds all files of a lost member beside the files that are there, and compares.
+  // Rebuilds all files of a lost member next to the existing ones, and compares.
   void ExpectRebuilt(int member) {
     const std::string path = dir_ / "rebuilt";
     Status status = RebuildShard(fs_, path, *group_, member, files_);
@@ -80,9 +80,9 @@ class Group {
   MemberFiles files_;
 };
 
-// Every loss of up to M members is made good, and every loss of more is refused, for shards of unequal
+// Every loss of up to M members is rebuilt, and every larger loss is refused, for shards of unequal
 // length.
-TEST(ParityFile, RebuildsEveryLossThatTheParityMakesUpFor) {
+TEST(ParityFile, RebuildsUpToTheNumberOfParityBlocks) {
   std::mt19937 random(7);
   for (const auto& [size, parity] : {std::pair(2, 1), {3, 1}, {4, 1}, {3, 2}, {4, 2}, {5, 3}, {6, 1}}) {
     std::vector<uint64_t> pages;
@@ -99,7 +99,7 @@ TEST(ParityFile, RebuildsEveryLossThatTheParityMakesUpFor) {
   }
 }
 
-TEST(ParityFile, LargeShardsTakeManyStripes) {
+TEST(ParityFile, LargeShardsHaveManyStripes) {
   Group group(2, {900, 1500, 1, 1537, 0}, 11);
   EXPECT_EQ(group.group().block_bytes(), 1U << 20);
   EXPECT_GT(group.group().stripes(), 5U);
@@ -108,7 +108,7 @@ TEST(ParityFile, LargeShardsTakeManyStripes) {
   group.ExpectRebuilt(3);
 }
 
-TEST(ParityFile, TooMuchLostIsSaid) {
+TEST(ParityFile, NamesTheShardsIfTooManyAreLost) {
   Group group(1, {5, 6, 7}, 3);
   group.Lose(0b110);
   const Status status = RebuildShard(group.fs(), group.Shard(9), group.group(), 1, group.files());
@@ -117,12 +117,12 @@ TEST(ParityFile, TooMuchLostIsSaid) {
 }
 
 // Each member stores the share M / (K - M) of its size.
-TEST(ParityFile, CostsItsShareOfSpace) {
+TEST(ParityFile, TakesTheExpectedSpace) {
   Group group(1, {1024, 1024, 1024, 1024, 1024}, 5);
   EXPECT_EQ(group.group().parity_blocks() * group.group().block_bytes(), 1024 * kPageBytes / 4);
 }
 
-TEST(ParityFile, DamageIsDetectedWhereverItIs) {
+TEST(ParityFile, DetectsDamageAtEveryByte) {
   Group group(1, {3, 2, 3}, 9);
   const std::string path = group.Parity(1), whole = group.Bytes(path);
   const auto check = [&](const std::string& bytes) {
@@ -149,7 +149,7 @@ TEST(ParityFile, DamageIsDetectedWhereverItIs) {
   EXPECT_FALSE(check(whole + '\0').ok());
 }
 
-TEST(Redundancy, IsParsedOrRefused) {
+TEST(Redundancy, ParsesTheFlagOrRefusesIt) {
   EXPECT_EQ(ParseRedundancy("").value().group, 0);
   EXPECT_EQ(ParseRedundancy("xor:4").value().group, 4);
   EXPECT_EQ(ParseRedundancy("xor:4").value().parity, 1);

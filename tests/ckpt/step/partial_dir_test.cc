@@ -36,7 +36,7 @@ class PartialDirTest : public testing::Test {
   const TempDir dir_{TempDir::Place::kMemory};
 };
 
-TEST_F(PartialDirTest, NothingIsMadeInACommittedStep) {
+TEST_F(PartialDirTest, RefusesToWriteIntoACommittedStep) {
   const std::string run = dir_ / "run", step = JoinPath(run, StepDirName(10));
   stdfs::create_directory(run);
   ASSERT_TRUE(MakeStep(fs_, run, {.step = 10}).ok());
@@ -60,7 +60,7 @@ TEST_F(PartialDirTest, NothingIsMadeInACommittedStep) {
   EXPECT_TRUE(CheckOutsideSteps(fs_, dir_ / "web/out").ok());
 }
 
-TEST_F(PartialDirTest, WhatKilledProcessesLeftGoes) {
+TEST_F(PartialDirTest, RemovesLeftoversOfKilledProcesses) {
   Leave("out.partial-01234567");
   Touch("out.partial-01234567/made");
   Mark("out.partial-01234567", {.files = {"made", "sub/never"}});
@@ -83,7 +83,7 @@ TEST_F(PartialDirTest, WhatKilledProcessesLeftGoes) {
   EXPECT_EQ(Names(), (std::set<std::string>{"out", Name(*live), Name(*live) + ".cairn-mark"}));
 }
 
-TEST_F(PartialDirTest, WithoutItsOwnMarkNothingGoesAndTheUserIsTold) {
+TEST_F(PartialDirTest, KeepsAndReportsDirectoriesWithoutAMark) {
   const std::string theirs[] = {"out.partial-20261127", "out.partial-01234567", "out.partial-89abcdef"};
   for (const std::string& name : theirs) {
     Leave(name);
@@ -106,7 +106,7 @@ TEST_F(PartialDirTest, WithoutItsOwnMarkNothingGoesAndTheUserIsTold) {
   }
 }
 
-TEST_F(PartialDirTest, FilesOfOthersInItStay) {
+TEST_F(PartialDirTest, FilesOfOthersStay) {
   testing::internal::CaptureStderr();
   {
     const auto partial = PartialDir::MakeFor(fs_, dir_ / "out", {.files = {"made", "sub/made", "sub/"}});
@@ -116,7 +116,7 @@ TEST_F(PartialDirTest, FilesOfOthersInItStay) {
   }
   const std::string told = testing::internal::GetCapturedStderr();
   EXPECT_NE(told.find("/sub/theirs was not written by Cairn"), std::string::npos) << told;
-  ASSERT_EQ(Names().size(), 2u);  // with its mark: once the file is away, the directory goes
+  ASSERT_EQ(Names().size(), 2u);  // with its mark: once the file is removed, the directory is removed too
   const std::string left = *Names().begin();
   EXPECT_TRUE(Exists(dir_ / left + "/sub/theirs"));
   EXPECT_FALSE(Exists(dir_ / left + "/made") || Exists(dir_ / left + "/sub/made"));
@@ -125,7 +125,7 @@ TEST_F(PartialDirTest, FilesOfOthersInItStay) {
   EXPECT_EQ(Names(), std::set<std::string>{"theirs"});
 }
 
-TEST_F(PartialDirTest, NothingIsReachedThroughALinkAndNoMarkLeadsOut) {
+TEST_F(PartialDirTest, FollowsNoLinksAndNoPathsThatLeadOutside) {
   Leave("elsewhere");
   Touch("elsewhere/made");
   Leave("out.partial-01234567");
@@ -155,7 +155,7 @@ TEST_F(PartialDirTest, ASaveOfALiveTrainingStays) {
   EXPECT_EQ(Names(), std::set<std::string>{".lock"});
 }
 
-TEST_F(PartialDirTest, WhatCameMeanwhileIsNotReplaced) {
+TEST_F(PartialDirTest, DoesNotReplaceAFileThatAppearedLater) {
   for (const char* part : {"", "made"}) {
     auto partial = PartialDir::MakeFor(fs_, dir_ / "out", kFiles);
     ASSERT_TRUE(partial.ok());
@@ -174,7 +174,7 @@ TEST_F(PartialDirTest, WhatCameMeanwhileIsNotReplaced) {
   EXPECT_TRUE(Names().empty());
 }
 
-TEST_F(PartialDirTest, ASignalTakesAllThatWasNotPublished) {
+TEST_F(PartialDirTest, ASignalRemovesUnpublishedFiles) {
   const auto ended = [&] {
     auto published = PartialDir::MakeFor(fs_, dir_ / "done", kFiles);
     if (!published.ok() || !published->Publish().ok()) ::_exit(2);

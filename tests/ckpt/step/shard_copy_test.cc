@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// A step of one shard, and what its writer would say of it.
+// A step of one shard, and its writer's receipt.
 struct WrittenStep {
   TempDir dir;
   FileSystem& fs = FileSystem::Posix();
@@ -41,7 +41,7 @@ TEST(ShardCopy, HasTheSameBytes) {
   EXPECT_TRUE(step.Bytes(step.dir / "to") == step.Bytes(step.from));
 }
 
-TEST(ShardCopy, DamageOfTheSourceIsSeen) {
+TEST(ShardCopy, DetectsDamageOfTheSource) {
   WrittenStep step;
   const std::string whole = step.Bytes(step.from), path = JoinPath(step.from, step.receipt.file.name);
   for (const size_t at : {size_t{1000}, static_cast<size_t>(step.receipt.catalog.pieces[0].file_offset) + 5,

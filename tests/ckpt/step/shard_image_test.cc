@@ -33,9 +33,9 @@ Shard ShardOf(const StepRecipe& recipe, int rank) {
 
 void FreeAligned(std::byte* p) { ::operator delete (p, std::align_val_t{kPageBytes}); }
 
-// The same file byte for byte, and the same receipt, as by the streaming writer; whatever the size of writes,
-// the engine, and who takes the digests. The image starts out full of garbage.
-TEST(ShardImage, IsTheFileThatTheStreamingWriterMakes) {
+// The same file byte for byte, and the same receipt, as the streaming writer's; for any size of writes,
+// engine, and source of the digests. The image starts full of garbage.
+TEST(ShardImage, EqualsTheFileOfTheStreamingWriter) {
   FileSystem& fs = FileSystem::Posix();
   const StepIdentity identity{"0123456789abcdef0123456789abcdef", 7};
   const StepRecipe recipe = RecipeOf(
@@ -93,8 +93,8 @@ TEST(ShardImage, IsTheFileThatTheStreamingWriterMakes) {
   }
 }
 
-// By every way of writing an image: values of a weight of two chunks and of its master, both ends of each.
-TEST(ShardImage, CountsValuesThatAreNotFinite) {
+// In every way of writing an image: values of a weight of two chunks and of its master, at both ends.
+TEST(ShardImage, CountsNonFiniteValues) {
   FileSystem& fs = FileSystem::Posix();
   const StepIdentity identity{"0123456789abcdef0123456789abcdef", 7};
   for (const Dtype weights : {Dtype::kBF16, Dtype::kF16}) {

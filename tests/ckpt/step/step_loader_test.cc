@@ -157,7 +157,7 @@ TEST_P(StepLoaderTest, ColumnsReadEachChunkOnce) {
   EXPECT_EQ(step_->bytes_read(), step_->catalog().tensors[columns].bytes());
 }
 
-TEST_P(StepLoaderTest, AnyBoxesAtOnce) {
+TEST_P(StepLoaderTest, LoadsAnyBoxesTogether) {
   std::mt19937 random(7);
   for (int round = 0; round < 5; ++round) {
     std::vector<std::pair<uint32_t, Box>> boxes;
@@ -200,7 +200,7 @@ TEST_P(StepLoaderTest, ADamagedChunkFailsTheLoadAndIsNamed) {
   }
 }
 
-TEST_P(StepLoaderTest, AFileCutShortSinceItWasOpenedIsAnErrorNoSignal) {
+TEST_P(StepLoaderTest, AFileTruncatedAfterOpeningIsAnErrorNotASignal) {
   ASSERT_TRUE(LoadAll().ok());  // its shards are open now
   const Piece piece = PieceOfTwoChunks();
   for (const uint64_t keep : {kChunkBytes + 4096 * 7, kChunkBytes / 2, kPageBytes, uint64_t{0}}) {
@@ -250,7 +250,7 @@ TEST(StepLoaderFaultTest, EveryFailingOperationFailsTheLoad) {
   EXPECT_GE(failures, 4);  // of two shards at least, each opened and read
 }
 
-TEST(StepLoaderLimitTest, MoreShardsThanDescriptors) {
+TEST(StepLoaderLimitTest, LoadsMoreShardsThanOpenFilesAllow) {
   const TempDir temp(TempDir::Place::kMemory);
   StepRecipe recipe;
   recipe.specs = {{.name = "w", .shape = {200, 64}}};

@@ -63,9 +63,9 @@ TEST_F(StepTest, EveryTensorReadsBackWholeAndInParts) {
   }
 }
 
-// Two pieces side by side, read by rows: what the cache cannot hold is read again, and no more than it may is
-// kept.
-TEST_F(StepTest, TheCacheIsAsLargeAsItMayBe) {
+// Two pieces side by side, read by rows: chunks that do not fit the cache are read again, and the cache keeps
+// its limit.
+TEST_F(StepTest, TheCacheStaysWithinItsLimit) {
   StepRecipe recipe;
   recipe.specs = {{.name = "w", .shape = {1024, 2500}, .cuts = {{.dim = 1}}}};
   recipe.topology = {2, 1, 1, 0};
@@ -86,7 +86,7 @@ TEST_F(StepTest, TheCacheIsAsLargeAsItMayBe) {
   EXPECT_EQ(bytes_read(0), bytes_read(kChunkBytes));
 }
 
-TEST_F(StepTest, AnUndamagedStepVerifies) {
+TEST_F(StepTest, AnIntactStepVerifies) {
   const auto step = StepReader::Open(fs_, StepPath());
   ASSERT_TRUE(step.ok());
   const VerifyReport report = VerifyHash(fs_, **step);
@@ -108,7 +108,7 @@ class ClosedFileSystem final : public WrappedFileSystem {
   }
 };
 
-TEST_F(StepTest, WhatTheSystemRefusesToOpenIsNotDamaged) {
+TEST_F(StepTest, AFileThatCannotBeOpenedIsNotCalledDamaged) {
   ClosedFileSystem closed;
   const auto step = StepReader::Open(closed, StepPath());
   ASSERT_TRUE(step.ok()) << step.status().message();
@@ -116,14 +116,14 @@ TEST_F(StepTest, WhatTheSystemRefusesToOpenIsNotDamaged) {
   EXPECT_TRUE(report.problems.empty());
   EXPECT_FALSE(report.good());
   EXPECT_EQ(report.status().kind(), StatusKind::kIoError);
-  std::filesystem::remove(JoinPath(StepPath(), ShardName(0)));  // missing is another thing
+  std::filesystem::remove(JoinPath(StepPath(), ShardName(0)));  // a missing file is another case
   const VerifyReport missing = VerifyHash(fs_, **step);
   EXPECT_EQ(missing.problems.size(), 1u);
   EXPECT_TRUE(missing.trouble.ok());
 }
 
-// In memory files are written through the page cache, on a disk past it.
-TEST_F(StepTest, TheSameStateGivesTheSameBytesOnADisk) {
+// In memory, files are written through the page cache; on a disk, past it.
+TEST_F(StepTest, EqualStatesHaveEqualBytes) {
   const TempDir disk(TempDir::Place::kDisk);
   const std::string other = disk / "other";
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // time stamps of HDF5 would count seconds
@@ -136,7 +136,7 @@ TEST_F(StepTest, TheSameStateGivesTheSameBytesOnADisk) {
   }
 }
 
-// Opens and checks as `cairn verify` does; true where damage was noticed.
+// Opens and checks like `cairn verify`; true if damage was detected.
 bool Detected(FileSystem& fs, const std::string& directory) {
   const auto step = StepReader::Open(fs, directory);
   return !step.ok() || !VerifyHash(fs, **step).problems.empty();
@@ -220,7 +220,7 @@ TEST_F(StepTest, OpenNewestWalksBackPastDamagedSteps) {
   EXPECT_NE(skipped[0].find("step-00000120"), std::string::npos);
 }
 
-TEST_F(StepTest, SavingAStepAgainKeepsTheOldOneBesideIt) {
+TEST_F(StepTest, SavingAStepAgainKeepsTheSupersededOne) {
   StepRecipe again = CommitRecipe();
   again.seed = 2;
   ASSERT_TRUE(MakeStep(fs_, run_, again).ok());
@@ -234,9 +234,9 @@ TEST_F(StepTest, SavingAStepAgainKeepsTheOldOneBesideIt) {
   EXPECT_TRUE(filesystem::exists(StepPath()));
 }
 
-// Stops a save and the retention behind it at every operation in turn. Afterwards the old step or the new one
-// is there, whole, and the new one wherever the save had said so; cleaning up takes nothing away.
-TEST_F(StepTest, ASaveStoppedAnywhereLeavesTheOldStepOrTheNewOne) {
+// Stops a save and the retention after it at every operation in turn. Afterwards the old step or the new one
+// is whole: the new one if the save had reported success. Cleaning up removes neither.
+TEST_F(StepTest, AStoppedSaveLeavesTheOldOrTheNewStep) {
   FaultyFileSystem faulty(fs_);
   int64_t stops = 0, committed = 0;
   for (int64_t budget = 0;; budget += kSanitized ? 9 : 1, ++stops) {
@@ -270,9 +270,9 @@ TEST_F(StepTest, ASaveStoppedAnywhereLeavesTheOldStepOrTheNewOne) {
   EXPECT_GT(committed, kSanitized ? 0 : 5);
 }
 
-// Stops a save of a step that is there at every operation in turn, where two names cannot be exchanged.
+// Stops a save of an existing step at every operation in turn, if two names cannot be exchanged.
 // Before and after the clean-up, all ways to the step lead to the old one or to the new one, whole.
-TEST_F(StepTest, AStepSavedAgainWithoutAnExchangeIsThereAfterEachStop) {
+TEST_F(StepTest, WithoutExchangeAStoppedSaveLeavesTheOldOrTheNewStep) {
   NoExchange no_exchange(fs_);
   FaultyFileSystem faulty(no_exchange);
   StepRecipe again = CommitRecipe();
@@ -315,8 +315,8 @@ TEST_F(StepTest, AStepSavedAgainWithoutAnExchangeIsThereAfterEachStop) {
   EXPECT_GE(waited, kSanitized ? 0 : 2);
 }
 
-// A clean-up must not take the new step away before the old one has its name.
-TEST_F(StepTest, AStepThatCannotComeBackKeepsTheOneThatReplacesIt) {
+// A clean-up must not remove the new step before the old one has its name back.
+TEST_F(StepTest, IfAStepCannotBeRestoredItsReplacementStays) {
   const std::string partial = JoinPath(run_, PartialDirName(100, "a9a1"));
   filesystem::copy(StepPath(), partial);
   ASSERT_TRUE(WriteMark(fs_, partial, {.step = true}).ok());
@@ -330,7 +330,7 @@ TEST_F(StepTest, AStepThatCannotComeBackKeepsTheOneThatReplacesIt) {
   EXPECT_FALSE(filesystem::exists(partial));
 }
 
-// A listing may miss what is renamed while it goes on.
+// A listing may miss a file that is renamed meanwhile.
 class HalfListing final : public WrappedFileSystem {
  public:
   HalfListing() : WrappedFileSystem(FileSystem::Posix()) {}
@@ -345,7 +345,7 @@ class HalfListing final : public WrappedFileSystem {
   int listings_ = 0;
 };
 
-TEST_F(StepTest, AReaderThatMeetsNoNameOfAStepLooksAgain) {
+TEST_F(StepTest, AReaderRetriesIfAStepHasNoNameForAMoment) {
   HalfListing half;
   EXPECT_EQ(ListSteps(half, run_).value(), std::vector<int64_t>{100});
 }
@@ -370,7 +370,7 @@ class OvertakenOpen final : public WrappedFileSystem {
   bool done_ = false;
 };
 
-TEST_F(StepTest, AStepThatIsReplacedWhileItIsOpenedIsOpenedAgain) {
+TEST_F(StepTest, AStepReplacedDuringOpeningIsOpenedAgain) {
   StepRecipe other = CommitRecipe();
   other.seed = 2;
   other.specs.pop_back();
@@ -381,7 +381,7 @@ TEST_F(StepTest, AStepThatIsReplacedWhileItIsOpenedIsOpenedAgain) {
   EXPECT_EQ((*opened)->catalog().tensors, TensorsOf(other));
 }
 
-TEST_F(StepTest, AFullDiskIsAnErrorThatSaysSo) {
+TEST_F(StepTest, AFullDiskIsReportedAsNoSpace) {
   FaultyFileSystem faulty(fs_);
   faulty.SetError(StatusKind::kNoSpace);
   faulty.SetBudget(20);

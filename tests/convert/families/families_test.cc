@@ -147,7 +147,7 @@ TEST_P(ArchitectureTest, CutsFallBetweenHeads) {
   }
 }
 
-TEST_P(ArchitectureTest, ConfigurationsComeBack) {
+TEST_P(ArchitectureTest, ConfigurationsRoundTrip) {
   for (int round = 0; round < 30; ++round) {
     const json config = RandomConfig(GetParam(), rng_);
     json model = *ModelOfConfig(GetParam(), config);
@@ -158,7 +158,7 @@ TEST_P(ArchitectureTest, ConfigurationsComeBack) {
       EXPECT_EQ(back->value(key, json("missing")), value) << key;
     EXPECT_EQ((*back)["torch_dtype"], "bfloat16");
 
-    // Without the file the model alone says the same, but for what has no field.
+    // Without the file, the model gives the same configuration, except keys that have no field.
     EXPECT_TRUE(model["other"].contains("config.unknown_field"));
     model.erase("hugging_face");
     model.erase("other");
@@ -167,7 +167,7 @@ TEST_P(ArchitectureTest, ConfigurationsComeBack) {
   }
 }
 
-TEST_P(ArchitectureTest, WhatTheModelSaysNowWins) {
+TEST_P(ArchitectureTest, ChangedFieldsWinOverTheKeptConfiguration) {
   const json config = RandomConfig(GetParam(), rng_);
   json model = *ModelOfConfig(GetParam(), config);
   model["hugging_face"] = {{"config", config}};
@@ -175,7 +175,7 @@ TEST_P(ArchitectureTest, WhatTheModelSaysNowWins) {
   EXPECT_EQ((*ConfigOfModel(GetParam(), model, Dtype::kF32))["vocab_size"], 1234);
 }
 
-TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
+TEST_P(ArchitectureTest, MapsListedTensorsToParameters) {
   const json model = RandomModel();
   const auto expanded = Expand(GetParam(), model);
   std::vector<StoredArray> listed;
@@ -210,7 +210,7 @@ TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
 INSTANTIATE_TEST_SUITE_P(All, ArchitectureTest, testing::ValuesIn(AllAndOneMore()),
                          [](const auto& family) { return family.param.name; });
 
-TEST(FamiliesTest, DerivedFamilyDropsChangesAndAddsRows) {
+TEST(FamiliesTest, ADerivedFamilyRemovesChangesAndAddsRows) {
   const std::vector<Architecture> all = AllAndOneMore();
   const Architecture &stablelm = all.back(), &llama = *FindArchitecture("llama");
   EXPECT_EQ(stablelm.name, "stablelm");
@@ -276,14 +276,14 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
     EXPECT_THAT(ErrorOf(at, value), HasSubstr(message)) << at;
 }
 
-TEST(ArchitecturesTest, Gpt2IsWhatTheTrainerTrains) {
+TEST(ArchitecturesTest, Gpt2HasTheParametersOfTheTrainer) {
   for (const bool tied : {true, false}) {
     const TinyGpt tiny{.layers = 3, .vocab = 41, .tied = tied, .pad_multiple = 128};
     EXPECT_EQ(Expand(*FindArchitecture("gpt2"), ModelJson(tiny))->parameters, SpecsOf(tiny));
   }
 }
 
-TEST(ArchitecturesTest, SizesThatCannotBeAreNamed) {
+TEST(ArchitecturesTest, ImpossibleSizesAreNamed) {
   const json good = ModelJson({});
   for (const auto& [field, value] :
        {std::pair("num_layers", json(1 << 20)), std::pair("num_attention_heads", json(3)),
@@ -316,7 +316,7 @@ TEST(ArchitecturesTest, BothSpellingsOfRopeAreTheSameModel) {
   EXPECT_EQ((*ConfigOfModel(llama, model, Dtype::kF32))["rope_theta"], 7);
 }
 
-TEST(ArchitecturesTest, AModelThatKeptSomethingElseThanFilesHasAConfigurationAllTheSame) {
+TEST(ArchitecturesTest, AMalformedKeptConfigurationIsIgnored) {
   json model = ModelJson({});
   const auto wanted = HuggingFaceModel(model, Dtype::kF32, {});
   ASSERT_TRUE(wanted.ok()) << wanted.status().message();
@@ -326,7 +326,7 @@ TEST(ArchitecturesTest, AModelThatKeptSomethingElseThanFilesHasAConfigurationAll
   EXPECT_EQ(found->files, wanted->files);
 }
 
-TEST(ArchitecturesTest, WhatNoTableKnowsIsRefused) {
+TEST(ArchitecturesTest, UnknownFieldsAndFamiliesAreRefused) {
   std::mt19937_64 rng(1);
   const Architecture opt = *FindArchitecture("opt");
   json config = RandomConfig(opt, rng);
@@ -339,7 +339,7 @@ TEST(ArchitecturesTest, WhatNoTableKnowsIsRefused) {
   EXPECT_EQ(ModelOfConfig(opt, config).status().kind(), StatusKind::kNotSupported);
 }
 
-TEST(CheckAgainstTest, PartsThatDoNotFitAreNamed) {
+TEST(CheckAgainstTest, NamesMismatchedParts) {
   const auto expanded = Expand(*FindArchitecture("bloom"), ModelJson({}));
   const ForeignModel good{expanded->tensors, {}};
   ForeignModel twice = good;
@@ -366,7 +366,7 @@ TEST(ShapeOfConfigTest, LlamaWithGroupedQueries) {
                                     {"max_position_embeddings", 8192},
                                     {"tie_word_embeddings", false}});
   ASSERT_TRUE(shape.ok()) << shape.status().message();
-  EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);  // what transformers counts of Llama 3 8B
+  EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);  // as transformers counts Llama 3 8B
 }
 
 TEST(ShapeOfConfigTest, Gpt2) {
@@ -380,7 +380,7 @@ TEST(ShapeOfConfigTest, Gpt2) {
   EXPECT_DOUBLE_EQ(shape->TotalParams(), 124439808.0);  // the same of GPT-2
 }
 
-TEST(ShapeOfConfigTest, MissingAndAbsurdSizesAreNamed) {
+TEST(ShapeOfConfigTest, MissingAndImpossibleSizesAreNamed) {
   EXPECT_THAT(ShapeOfConfig({{"hidden_size", 8}}).status().message(), HasSubstr("num_layers is missing"));
   EXPECT_THAT(ShapeOfConfig({{"num_hidden_layers", -1}}).status().message(), HasSubstr("positive integer"));
   EXPECT_FALSE(ShapeOfConfig({{"num_hidden_layers", "many"}}).ok());
@@ -394,7 +394,7 @@ json Llama8B() {
           {"tie_word_embeddings", false}};
 }
 
-// Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each with a key that a dense decoder
+// Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each has a key that a dense decoder
 // lacks.
 TEST(ShapeOfConfigTest, AModelThatIsNotADenseDecoderIsRefusedByItsKey) {
   for (const auto& [key, value] :
@@ -424,7 +424,7 @@ TEST(ShapeOfConfigTest, AModelThatIsNotADenseDecoderIsRefusedByItsKey) {
   EXPECT_DOUBLE_EQ(ShapeOfConfig(dense)->TotalParams(), 8030261248.0);
 }
 
-TEST(ShapeOfConfigTest, ModelsOfSeveralPartsHaveTheirSizesInOne) {
+TEST(ShapeOfConfigTest, ReadsSizesFromOnePartOfACompositeModel) {
   for (const char* part : {"text_config", "llm_config", "language_config"}) {
     const auto shape =
         ShapeOfConfig({{"model_type", "seer"}, {part, Llama8B()}, {"vision_config", {{"hidden_size", 8}}}});
@@ -440,7 +440,7 @@ TEST(ShapeOfConfigTest, ModelsOfSeveralPartsHaveTheirSizesInOne) {
   EXPECT_FALSE(ShapeOfConfig({{"text_config", tied}, {"tie_word_embeddings", false}})->tied);
 }
 
-TEST(ShapeOfConfigTest, LearnedPositionsAreThoseOfTheModel) {
+TEST(ShapeOfConfigTest, CountsLearnedPositions) {
   const auto shape = ShapeOfConfig({{"model_type", "gpt_bigcode"},
                                     {"n_embd", 64},
                                     {"n_layer", 2},
@@ -452,7 +452,7 @@ TEST(ShapeOfConfigTest, LearnedPositionsAreThoseOfTheModel) {
   EXPECT_EQ(shape->PositionParams(), 8192 * 64);
 }
 
-TEST(ShapeOfConfigTest, AFamilyWithoutATable) {
+TEST(ShapeOfConfigTest, ReadsSizesOfAFamilyWithoutATable) {
   const auto shape = ShapeOfConfig({{"model_type", "falcon"},
                                     {"hidden_size", 4544},
                                     {"num_hidden_layers", 32},

@@ -28,7 +28,7 @@ struct SampleTensors {
   std::string Error() const { return account.Close(catalog).status().message(); }
 };
 
-TEST(Account, ItsPartsSumToTheStorages) {
+TEST(Account, PartsSumToTheBytesOfTheStorages) {
   const SampleTensors sample;
   const auto account = sample.account.Close(sample.catalog);
   ASSERT_TRUE(account.ok()) << account.status().message();
@@ -39,7 +39,7 @@ TEST(Account, ItsPartsSumToTheStorages) {
   EXPECT_EQ((*account)["in_no_tensor"], nlohmann::json({"rng"}));
 }
 
-TEST(Account, AByteWithoutAFateIsAnError) {
+TEST(Account, AnUnclaimedByteIsAnError) {
   SampleTensors sample;
   sample.account.AddStorage("file", "forgotten", 300, 8);
   EXPECT_THAT(sample.Error(), HasSubstr("file: bytes 300 to 308 (forgotten at byte 300)"));
@@ -49,8 +49,8 @@ TEST(Account, AByteWithoutAFateIsAnError) {
   EXPECT_EQ(sample.Error(), "");
 }
 
-// What a reader does that skips a tensor, in each of the ways that there are.
-TEST(Account, ATensorThatIsDroppedIsCaught) {
+// A reader that skips a tensor, in every possible way.
+TEST(Account, ADroppedTensorIsAnError) {
   SampleTensors no_part;
   no_part.catalog.parts.pop_back();
   EXPECT_THAT(no_part.Error(), HasSubstr("(b at byte 140)"));
@@ -69,7 +69,7 @@ TEST(Account, ATensorThatIsDroppedIsCaught) {
   EXPECT_THAT(unlisted.Error(), HasSubstr("storages are not listed"));
 }
 
-TEST(Account, PaddingOfAVocabularyAndReplicasHaveTheirOwnLines) {
+TEST(Account, ListsVocabularyPaddingAndReplicasSeparately) {
   SampleTensors sample;
   sample.catalog.parts[0].in_array.extent[0] = 1;
   sample.catalog.tensors[0].spec.cuts = {{.pad = 2}};

@@ -24,7 +24,7 @@ std::vector<std::pair<uint32_t, std::string>> Meetings(uint32_t ArrayPart::*by, 
   return found;
 }
 
-TEST(PartIndex, ABoxMeetsThePartsOfItsTensorThatItHasElementsOf) {
+TEST(PartIndex, FindsThePartsThatOverlapABox) {
   const auto of = [](uint32_t tensor, const Box& box) { return Meetings(&ArrayPart::tensor, tensor, box); };
   EXPECT_THAT(of(1, {{1, 1}, {1, 3}}), ElementsAre(std::pair(0, "[1:2, 1:2]"), std::pair(1, "[1:2, 2:4]")));
   EXPECT_THAT(of(1, {{0, 3}, {2, 2}}), ElementsAre(std::pair(1, "[0:2, 3:5]")));
@@ -32,13 +32,13 @@ TEST(PartIndex, ABoxMeetsThePartsOfItsTensorThatItHasElementsOf) {
   EXPECT_THAT(of(2, {{0}, {1}}), ElementsAre());
 }
 
-TEST(PartIndex, ABoxOfAnArrayMeetsItsPartsInTheArray) {
+TEST(PartIndex, FindsThePartsThatOverlapABoxOfAnArray) {
   const auto of = [](uint32_t array, const Box& box) { return Meetings(&ArrayPart::array, array, box); };
   EXPECT_THAT(of(1, {{2, 0}, {1, 2}}), ElementsAre(std::pair(1, "[2:3, 0:2]")));
   EXPECT_THAT(of(0, {{0, 2}, {2, 2}}), ElementsAre());
 }
 
-TEST(PartIndex, RunsOfATransposedPartAreRowsOfItsArray) {
+TEST(PartIndex, RunsOfATransposedPartFollowTheArray) {
   const Box box{{0, 1}, {2, 3}};  // of tensor 1, in memory
   const std::string bytes = "abcdef";
   std::vector<std::pair<uint64_t, std::string>> runs;

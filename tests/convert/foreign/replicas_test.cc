@@ -8,7 +8,7 @@
 namespace cairn {
 namespace {
 
-// A matrix of one column; each array is a stretch of it that a rank stored.
+// A matrix of one column; each array is a range of it that a rank stored.
 struct CopiesSample {
   TempDir dir;
   StoredCatalog catalog;
@@ -43,14 +43,14 @@ struct CopiesSample {
   }
 };
 
-TEST(Replicas, TheMeanCountsCopiesThatEqualTheFirst) {
+TEST(Replicas, TheMeanIncludesCopiesEqualToTheFirst) {
   CopiesSample sample;
   sample.catalog.tensors.push_back({{.name = "w", .shape = {2, 1}}, Role::kWeight, Dtype::kF32});
   sample.AddRows(0, {{3, 6}, {3, 6}, {9, 6}});
   EXPECT_EQ(sample.Read(Replicas::kMean, Box::Whole({2, 1})), (std::vector<float>{5, 6}));
 }
 
-TEST(Replicas, EachBoxOfATensorHasItsOwnNumberOfCopies) {
+TEST(Replicas, BoxesOfATensorMayHaveDifferentNumbersOfCopies) {
   CopiesSample sample;
   sample.catalog.tensors.push_back({{.name = "w", .shape = {6, 1}}, Role::kWeight, Dtype::kF32});
   sample.AddRows(0, {{1, 2}, {3, 4}});                   // two copies

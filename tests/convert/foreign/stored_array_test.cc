@@ -15,7 +15,7 @@ std::vector<std::tuple<uint64_t, uint64_t, uint32_t, uint64_t>> ExtentsOf(const 
   return extents;
 }
 
-TEST(StoredArray, ASliceCrossesExtentsAndHoles) {
+TEST(StoredArray, ASliceCanSpanExtentsAndHoles) {
   const StoredArray slice = SliceOf(FlatArray(), 2, {3, 2});
   EXPECT_EQ(slice.shape, (Dims{3, 2}));
   EXPECT_EQ(ExtentsOf(slice), (decltype(ExtentsOf(slice)){{0, 2, 0, 108}, {4, 6, 1, 200}}));
@@ -23,20 +23,20 @@ TEST(StoredArray, ASliceCrossesExtentsAndHoles) {
   EXPECT_EQ(slice.bytes(), 16);
 }
 
-TEST(StoredArray, ASliceOfNothingHasNoExtents) {
+TEST(StoredArray, AnEmptySliceHasNoExtents) {
   EXPECT_TRUE(SliceOf(FlatArray(), 2, {0}).extents.empty());
   EXPECT_TRUE(SliceOf(FlatArray(), 4, {2}).extents.empty());
   EXPECT_TRUE(SliceOf(FlatArray(), 20, {2}).extents.empty());
 }
 
-TEST(StoredArray, SlicesAreAppendedAtTheirPlaces) {
+TEST(StoredArray, AppendsSlicesInOrder) {
   StoredArray whole{"whole", Dtype::kF32, {8}};
   Append(whole, SliceOf(FlatArray(), 6, {4}), 0);
   Append(whole, SliceOf(FlatArray(), 0, {4}), 4);
   EXPECT_EQ(ExtentsOf(whole), (decltype(ExtentsOf(whole)){{0, 4, 1, 200}, {4, 8, 0, 100}}));
 }
 
-TEST(StoredArray, ATransposedMatrixHasTheShapeOfItsTensor) {
+TEST(StoredArray, TransposedArraysHaveTheTensorsShape) {
   StoredArray array{"w", Dtype::kBF16, {3, 5}};
   EXPECT_EQ(array.tensor_shape(), (Dims{3, 5}));
   array.transposed = true;

@@ -29,7 +29,7 @@ class StoredScanTest : public testing::Test {
     std::ofstream(dir_ / name, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
-  // The sums of all tensors, read in the order of the disk, and by ReadBox() in that of the tensors.
+  // The sums of all tensors, read in disk order, and by ReadBox() in tensor order.
   void ExpectEqualSums(const StoredCatalog& catalog) {
     auto source = StoredSource::Make(fs_, dir_.path(), {}, catalog);
     ASSERT_TRUE(source.ok()) << source.status().message();
@@ -54,7 +54,7 @@ TensorEntry Weight(const std::string& name, Dims shape, Dtype dtype) {
 }
 
 // Elements lie across the ends of windows, and arrays in two files.
-TEST_F(StoredScanTest, ElementsAtAnyAlignment) {
+TEST_F(StoredScanTest, ScansElementsAtAnyAlignment) {
   const uint64_t first = 3'000'001, second = 77;
   WriteFile("a", SomeBytes(3 + first * 4 + 5));
   WriteFile("b", SomeBytes(second * 4 + 1));
@@ -72,7 +72,7 @@ TEST_F(StoredScanTest, ElementsAtAnyAlignment) {
 }
 
 // Two tensors in one array: the rows of one, and the transpose of some columns for the other.
-TEST_F(StoredScanTest, PartsAndTransposes) {
+TEST_F(StoredScanTest, ScansPartsAndTransposes) {
   const uint64_t rows = 1200, columns = 1000;
   WriteFile("a", SomeBytes(16 + rows * columns * 2));
   for (const uint64_t split : {1u, 999u, 500u}) {
@@ -91,7 +91,7 @@ TEST_F(StoredScanTest, PartsAndTransposes) {
   }
 }
 
-TEST_F(StoredScanTest, ScalarsAndEmptyTensors) {
+TEST_F(StoredScanTest, ScansScalarsAndEmptyTensors) {
   WriteFile("a", SomeBytes(24));
   StoredCatalog catalog;
   catalog.files = {"a"};

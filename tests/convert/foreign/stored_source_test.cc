@@ -16,12 +16,12 @@
 namespace cairn {
 namespace {
 
-// A checkpoint of arrays of random bytes in one file, and what its tensors must read as.
+// A checkpoint of arrays of random bytes in one file, and the expected bytes of its tensors.
 struct Sample {
   TempDir dir;
   StoredCatalog catalog;
   std::vector<std::vector<uint16_t>> expected;  // of each tensor
-  std::vector<uint16_t> file{0, 0, 0};          // an odd place to start from
+  std::vector<uint16_t> file{0, 0, 0};          // an unaligned start
 
   uint32_t AddTensor(const std::string& name, const Dims& shape) {
     catalog.tensors.push_back({{.name = name, .shape = shape}, Role::kWeight, Dtype::kBF16});
@@ -29,7 +29,7 @@ struct Sample {
     return static_cast<uint32_t>(expected.size() - 1);
   }
 
-  // Stores `shape` elements in `cuts` stretches with holes between them.
+  // Stores `shape` elements in `cuts` ranges with holes between them.
   uint32_t AddArray(std::mt19937_64& rng, const Dims& shape, int cuts, std::vector<uint16_t>& values) {
     StoredArray array{.name = "array", .dtype = Dtype::kBF16, .shape = shape, .extents = {}};
     const uint64_t volume = shape.Volume();
@@ -162,7 +162,7 @@ void ExpectReads(StoredSource& source, const Sample& sample, const TensorBox& bo
       << box.tensor << " " << ToString(box.box);
 }
 
-// Announced or not, in this order or not quite, with little memory and with much, from the page cache and
+// Announced or not, in this order or nearly, with little memory and with much, from the page cache and
 // not.
 TEST(StoredSource, ReadsAnnouncedBoxes) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -190,8 +190,8 @@ TEST(StoredSource, ReadsAnnouncedBoxes) {
   }
 }
 
-// At an odd place of the file, in blocks that are not a multiple of a read.
-TEST(StoredSource, ReadsEachByteOnceAheadAndPastThePageCache) {
+// Unaligned in the file, in blocks that are not a multiple of a read.
+TEST(StoredSource, ReadsAheadOnceWithoutThePageCache) {
   std::mt19937_64 rng(3);
   Sample sample;
   const Dims shape{3000, 5000};
@@ -209,11 +209,11 @@ TEST(StoredSource, ReadsEachByteOnceAheadAndPastThePageCache) {
   (*source)->ReadAhead(SequenceOf(boxes));
   for (const TensorBox& box : boxes) ExpectReads(**source, sample, box);
   EXPECT_EQ((*source)->bytes_read(), shape.Volume() * 2);
-  // What lies in the last page of the file is read through the cache: one read at most.
+  // The last page of the file is read through the cache: one read at most.
   EXPECT_LE(direct ? *CachedBytes(**file, 0, sample.file.size() * 2) : 0, kExtentBytes + kPageBytes);
 }
 
-TEST(StoredSource, AnAnnouncedBoxThatCannotBeReadIsNamed) {
+TEST(StoredSource, NamesAnAnnouncedBoxThatCannotBeRead) {
   std::mt19937_64 rng(4);
   Sample sample;
   const uint32_t tensor = sample.AddTensor("w", {100, 100});
@@ -232,7 +232,7 @@ TEST(StoredSource, AnAnnouncedBoxThatCannotBeReadIsNamed) {
   }
 }
 
-TEST(StoredSource, RefusesWhatCannotBe) {
+TEST(StoredSource, RefusesInconsistentParts) {
   const auto make = [](const std::function<void(Sample&)>& spoil, size_t cut = 0) {
     std::mt19937_64 rng(2);
     Sample sample;

@@ -1,5 +1,5 @@
-// For every format that is read: what a file lacks is an error, and so is what it has beside, unless it is
-// named. A checkpoint of each is written, and its entries are taken out, or joined by another, one at a time.
+// For every format that is read: a missing entry is an error, and so is an additional one, unless it is
+// reported. A checkpoint of each is written, and its entries are removed, or another is added, one at a time.
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,14 +20,14 @@ namespace {
 
 using testing::HasSubstr;
 
-// What a reader makes of a directory.
+// The result of reading a directory.
 struct Reading {
   std::string error;
   std::string tensors;  // their names, and the fingerprint of all
   nlohmann::json state, account, history;
 
   std::string all() const { return tensors + state.dump() + account.dump() + history.dump(); }
-  // Without what the account has beside tensors.
+  // Without the account's lines that are not tensors.
   std::string kept() const {
     nlohmann::json roles = account["parts"];
     for (const Fate fate : {Fate::kTrainingState, Fate::kReplica}) roles.erase(std::string(Name(fate)));
@@ -92,8 +92,8 @@ class AccountMutants : public testing::TestWithParam<Written> {
   Reading whole_;
 };
 
-// Another rank's copy may be missing, and what only says how far a training was: all that is read stays.
-TEST_P(AccountMutants, AnEntryLessOrMoreIsAnErrorOrNamed) {
+// Copies of another rank and counters of the training may be missing: all tensors stay.
+TEST_P(AccountMutants, EveryRemovedOrAddedEntryIsReported) {
   std::set<std::string> seen;
   for (const std::string& path : FilesBelow(out_)) {
     if (!TorchFile::Matches(Fs(), path) || path.ends_with(".distcp")) continue;
@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
+TEST(Relaxations, AllowedLossesAreRecordedByName) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   const auto done = Export(Fs(), *Open(dir / "run"), *FindSystem("megatron-deepspeed"), dir / "out",
@@ -156,7 +156,7 @@ TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
             nlohmann::json{"import: secret was left out (--allow)"});
 }
 
-TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
+TEST(Relaxations, LeavesOutTheOptimizerOnAllRanksOrNone) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   const Topology topology{.tp = 2, .dp = 2, .zero = 1};
@@ -190,7 +190,7 @@ TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
 }
 
 // The header of a safetensors file is JSON, whose end may be spaces.
-TEST(AccountMutantsOfSafetensors, AnEntryLessOrRenamedIsAnErrorOrNamed) {
+TEST(AccountMutantsOfSafetensors, EveryRemovedOrRenamedEntryIsReported) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   for (const System* format : {FindSystem("hf"), FindSystem("safetensors")}) {

@@ -17,7 +17,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// What tells a format from the names of its files.
+// File names from which a format is recognised.
 const std::map<std::string, std::vector<std::string>> kFilesOf = {
     {"hf", {"config.json", "model.safetensors"}},
     {"safetensors", {"model.safetensors.index.json"}},
@@ -36,7 +36,7 @@ void PutFiles(const TempDir& dir, const std::vector<std::string>& names) {
   }
 }
 
-TEST(Systems, ATrainingIsReadBeforeTheWeightsBesideItWhicheverTheyAre) {
+TEST(Systems, PrefersATrainingOverWeights) {
   for (const std::string weights : {"hf", "safetensors"})
     for (const std::string training : {"megatron", "universal", "deepspeed", "dcp"}) {
       const TempDir dir(TempDir::Place::kMemory);
@@ -52,7 +52,7 @@ TEST(Systems, ATrainingIsReadBeforeTheWeightsBesideItWhicheverTheyAre) {
     }
 }
 
-TEST(Systems, OfTwoTrainingsInOnePlaceBothAreOfferedByName) {
+TEST(Systems, TwoTrainingsInOneDirectoryAreBothOffered) {
   for (const auto& [a, b] : {std::pair("megatron", "deepspeed"), std::pair("deepspeed", "dcp"),
                              std::pair("megatron", "universal"), std::pair("universal", "dcp")}) {
     const TempDir dir(TempDir::Place::kMemory);
@@ -66,14 +66,14 @@ TEST(Systems, OfTwoTrainingsInOnePlaceBothAreOfferedByName) {
   }
 }
 
-TEST(Systems, MegatronsTrackerBesideDeepSpeedsIsOfMegatronDeepSpeed) {
+TEST(Systems, BothTrackersMeanMegatronDeepSpeed) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFiles(dir, kFilesOf.at("deepspeed"));
   PutFiles(dir, {"latest_checkpointed_iteration.txt"});
   EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "deepspeed");
 }
 
-TEST(Systems, AnOptimizerAndAnAdapterBesideAModelAreNoted) {
+TEST(Systems, NotesUnreadOptimizersAndAdapters) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFiles(dir, kFilesOf.at("hf"));
   PutFiles(dir, {"optimizer.pt", "adapter_model.safetensors"});
@@ -83,7 +83,7 @@ TEST(Systems, AnOptimizerAndAnAdapterBesideAModelAreNoted) {
               testing::ElementsAre(HasSubstr("/optimizer.pt"), HasSubstr("/adapter_model.safetensors")));
 }
 
-TEST(Systems, WhatIsNotReadIsNamedWithWhatToDo) {
+TEST(Systems, NamesUnsupportedFilesAndAlternatives) {
   for (const auto& [file, says] :
        {std::pair("model-Q4_K_M.gguf", "GGUF"), std::pair("_CHECKPOINT_METADATA", "Orbax"),
         std::pair("shard-00001-model-00001-of-00002.safetensors", "save_pretrained")}) {
@@ -101,7 +101,7 @@ std::vector<std::string> Below(const std::string& folder, std::vector<std::strin
   return names;
 }
 
-TEST(Systems, TheOnlyCheckpointInADirectoryIsTheOneThatIsMeant) {
+TEST(Systems, FindsTheOnlyCheckpointInADirectory) {
   for (const auto& [name, files] : kFilesOf) {
     const TempDir dir(TempDir::Place::kMemory);
     PutFiles(dir, Below("weights", files));
@@ -122,7 +122,7 @@ TEST(Systems, TheOnlyCheckpointInADirectoryIsTheOneThatIsMeant) {
   }
 }
 
-TEST(Systems, TheOnlyFileOfWeightsIsReadUnderAnyName) {
+TEST(Systems, ReadsTheOnlyWeightFileUnderAnyName) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFiles(dir, {"config.json", "training_args.bin", "optimizer.pt"});
   EXPECT_EQ(Recognise(Fs(), dir.path()).status().kind(), StatusKind::kNotFound);
@@ -135,7 +135,7 @@ TEST(Systems, TheOnlyFileOfWeightsIsReadUnderAnyName) {
   EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "torch");
 }
 
-TEST(Systems, VerlsRanksAreNamedWithItsMerger) {
+TEST(Systems, FilesOfVerlAreRefusedWithItsMerger) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFiles(dir, {"actor/huggingface/config.json", "actor/model_world_size_2_rank_0.pt",
                  "actor/optim_world_size_2_rank_0.pt", "actor/optim_world_size_2_rank_1.pt"});
@@ -152,7 +152,7 @@ TEST(Systems, VerlsRanksAreNamedWithItsMerger) {
               HasSubstr("cairn inspect " + (dir / "actor/huggingface")));
 }
 
-TEST(Systems, ATrackerIsMegatronsBesideItsIterationsOnly) {
+TEST(Systems, ATrackerNeedsIterationsToMeanMegatron) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFiles(dir, kFilesOf.at("megatron"));
   EXPECT_TRUE(IsCheckpoint(Fs(), dir.path()));
@@ -167,7 +167,7 @@ TEST(Systems, ATrackerIsMegatronsBesideItsIterationsOnly) {
   EXPECT_FALSE(IsCheckpoint(Fs(), verl.path()));
 }
 
-TEST(Systems, AStepMaySayItsNumberAnywhereInItsName) {
+TEST(Systems, FindsTheStepNumberAnywhereInAName) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const auto& [name, step] : {std::pair("epoch=1-step=187.ckpt", 187), {"gpt--step=9-last", 9}}) {
     PutFiles(dir, {std::string(name) + "/notes.txt"});
@@ -194,7 +194,7 @@ Result<std::unique_ptr<ForeignSource>> OpenToy(FileSystem& fs, const std::string
   return builder.Open(fs, path, {});
 }
 
-TEST(Systems, AFormatIsOneRowOfTheTable) {
+TEST(Systems, ARowAddsAFormat) {
   static constexpr std::string_view kSteps[] = {"toy-"};
   std::vector<System> systems(Systems().begin(), Systems().end());
   systems.push_back({.name = "toy",
@@ -214,7 +214,7 @@ TEST(Systems, AFormatIsOneRowOfTheTable) {
   EXPECT_FALSE(ParseForeignStep("toy-12"));
 }
 
-// What a row names must be in the table, and each row must be of use.
+// Names in a row must be in the table, and each row must be used.
 TEST(Systems, RowsAreConsistent) {
   for (const System& system : Systems()) {
     EXPECT_EQ(FindSystem(system.name), &system) << system.name;
@@ -230,7 +230,7 @@ TEST(Systems, RowsAreConsistent) {
   }
 }
 
-TEST(Systems, NamesOfStepsTellTheSystem) {
+TEST(Systems, NamesOfStepsIdentifyTheSystem) {
   for (const auto& [name, system, step] : {std::tuple("global_step2", "deepspeed", 2),
                                            {"iter_0000100", "megatron", 100},
                                            {"checkpoint-500", "hf", 500},

@@ -26,7 +26,7 @@ Dims RandomShape(std::mt19937& random) {
   return shape;
 }
 
-TEST(BlockCursorTest, BlocksFollowEachOtherInRowMajorOrder) {
+TEST(BlockCursorTest, BlocksAreInRowMajorOrder) {
   std::mt19937 random(1);
   for (int round = 0; round < 500; ++round) {
     const Dims shape = RandomShape(random);
@@ -44,7 +44,7 @@ TEST(BlockCursorTest, BlocksFollowEachOtherInRowMajorOrder) {
   }
 }
 
-TEST(BlockCursorTest, WhatABlockSharesWithABoxIsContiguousInTheBox) {
+TEST(BlockCursorTest, IntersectionsOfBlockAndBoxAreContiguousInTheBox) {
   std::mt19937 random(2);
   for (int round = 0; round < 500; ++round) {
     const Dims shape = RandomShape(random);
@@ -64,7 +64,7 @@ TEST(BlockCursorTest, WhatABlockSharesWithABoxIsContiguousInTheBox) {
   }
 }
 
-TEST(BlockCursorTest, AScalarIsOneBlockAndAnEmptyTensorNone) {
+TEST(BlockCursorTest, AScalarHasOneBlockAndAnEmptyTensorNone) {
   EXPECT_EQ(BlocksOf({}, 7), std::vector<Box>{Box{}});
   EXPECT_TRUE(BlocksOf({3, 0}, 7).empty());
 }
@@ -101,7 +101,7 @@ TEST_F(StreamBlocksTest, TinyBlocksDeliverEveryTensor) {
   }
 }
 
-TEST_F(StreamBlocksTest, TheVisitorsErrorEndsIt) {
+TEST_F(StreamBlocksTest, AnErrorOfTheVisitorStopsTheStream) {
   int calls = 0;
   const Status status = StreamBlocks(*reader_, AllTensors(reader_->catalog()), 64, [&](const Block&) {
     return ++calls < 5 ? OkStatus() : Status(NoSpace("full"));
@@ -110,7 +110,7 @@ TEST_F(StreamBlocksTest, TheVisitorsErrorEndsIt) {
   EXPECT_EQ(calls, 5);
 }
 
-TEST_F(StreamBlocksTest, ADamagedShardEndsIt) {
+TEST_F(StreamBlocksTest, ADamagedShardStopsTheStream) {
   const std::string path = dir_ / ("step-00000100/" + ShardName(1));
   std::FILE* file = std::fopen(path.c_str(), "r+b");
   Piece piece;

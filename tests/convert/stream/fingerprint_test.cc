@@ -68,8 +68,8 @@ TEST(FingerprintTest, FollowsTheFormulaForEveryElementSize) {
   }
 }
 
-// The largest elements show an overflow of a lane.
-TEST(ElementSumsTest, BothWaysGiveTheSameSum) {
+// With the largest elements an overflow of a lane would show.
+TEST(ElementSumsTest, VectorAndScalarSumsAreEqual) {
   std::mt19937_64 random(5);
   for (const uint64_t size : {1, 2, 4, 8}) {
     for (const bool largest : {false, true}) {
@@ -98,7 +98,7 @@ TEST(FingerprintTest, PiecesInAnyOrderAddUp) {
   }
 }
 
-TEST(FingerprintTest, OneFlippedBitShows) {
+TEST(FingerprintTest, AFlippedBitChangesIt) {
   const TensorEntry tensor = VectorOf(Dtype::kF16, 300);
   const auto bytes = RandomBytes(tensor.bytes(), 4);
   const Digest original = DigestOfValues(tensor, bytes);
@@ -109,7 +109,7 @@ TEST(FingerprintTest, OneFlippedBitShows) {
   }
 }
 
-TEST(FingerprintTest, TwoSwappedElementsShow) {
+TEST(FingerprintTest, SwappedElementsChangeIt) {
   const TensorEntry tensor = VectorOf(Dtype::kF32, 200);
   const auto bytes = RandomBytes(tensor.bytes(), 5);
   const Digest original = DigestOfValues(tensor, bytes);
@@ -123,7 +123,7 @@ TEST(FingerprintTest, TwoSwappedElementsShow) {
   }
 }
 
-TEST(FingerprintTest, NameRoleDtypeAndShapeShow) {
+TEST(FingerprintTest, NameRoleDtypeAndShapeChangeIt) {
   const TensorEntry tensor = VectorOf(Dtype::kF32, 6);
   const auto bytes = RandomBytes(tensor.bytes(), 7);
   std::vector<TensorEntry> others(4, tensor);
@@ -149,7 +149,7 @@ Result<Fingerprints> FingerprintAt(const StepRecipe& recipe, uint64_t max_memory
   return FingerprintOf(*reader, max_memory);
 }
 
-TEST(StepFingerprintTest, TheSameUnderAnyTopologyAndWindow) {
+TEST(StepFingerprintTest, IsTheSameForAnyTopologyAndWindow) {
   const TinyGpt model{.layers = 3, .vocab = 41};
   const auto one = FingerprintAt(RecipeOf(model, {}));
   ASSERT_TRUE(one.ok()) << one.status().message();
@@ -161,7 +161,7 @@ TEST(StepFingerprintTest, TheSameUnderAnyTopologyAndWindow) {
   }
 }
 
-TEST(StepFingerprintTest, OtherValuesGiveAnother) {
+TEST(StepFingerprintTest, OtherValuesChangeIt) {
   StepRecipe recipe = RecipeOf({}, {});
   const auto one = FingerprintAt(recipe);
   recipe.seed = 2;

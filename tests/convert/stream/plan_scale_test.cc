@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// Layers of a GPT, or of a mixture of experts where `experts` is more than 0, with Adam's states.
+// Layers of a GPT, or of a mixture of experts if `experts` is more than 0, with Adam's states.
 std::vector<TensorEntry> Tensors(int layers, uint64_t h, int experts) {
   std::vector<TensorEntry> tensors;
   int layer = kBeforeLayers;
@@ -44,8 +44,8 @@ uint64_t ResidentBytes() {
   return resident * 4096;
 }
 
-// The most bytes that planning one stage took, divided by the ranks of it. Every element is planned once, and
-// a stage makes shards for its own ranks with pieces of its own tensors: the work of a rank is that of its
+// The most bytes that planning one stage took, divided by its ranks. Every element is planned once, and
+// a stage makes shards for its own ranks with pieces of its own tensors: a rank's work is proportional to its
 // share.
 double BytesOfARank(const std::vector<TensorEntry>& tensors, const Topology& topology) {
   const uint64_t before = ResidentBytes();
@@ -69,7 +69,7 @@ double BytesOfARank(const std::vector<TensorEntry>& tensors, const Topology& top
   return static_cast<double>(most) / (topology.tp * topology.dp);
 }
 
-TEST(PlanScaleTest, AHundredThousandTensorsArePlannedInFewPiecesAndLittleMemoryARank) {
+TEST(PlanScaleTest, PlansAHundredThousandTensorsWithFewPieces) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's memory is not the plan's";
   const auto moe = Tensors(96, 8192, 130);  // 1.1 T parameters
   ASSERT_GT(moe.size(), 100000u);

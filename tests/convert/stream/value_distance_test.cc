@@ -17,7 +17,7 @@ uint64_t MaxUlp(Dtype dtype, Float a, Float b) {
   return distance.max_ulp;
 }
 
-TEST(ValueDistance, CountsTheStepsBetweenValuesOfEachFloat) {
+TEST(ValueDistance, CountsUlpsBetweenValuesOfEachFloatType) {
   EXPECT_EQ(MaxUlp(Dtype::kF32, 1.0f, std::nextafter(1.0f, 2.0f)), 1);
   EXPECT_EQ(MaxUlp(Dtype::kF64, 1.0, std::nextafter(1.0, 2.0)), 1);
   EXPECT_EQ(MaxUlp(Dtype::kF64, -1.0, -std::nextafter(std::nextafter(1.0, 2.0), 2.0)), 2);

@@ -69,7 +69,7 @@ TEST(PickleEmitter, WritesIntegersOfAnySizeAndSign) {
   EXPECT_EQ(items[5]->text, "\xff\xff\xff\xff\xff\xff\xff\xff\0"s);
 }
 
-TEST(PickleMachine, OfEqualKeysTheLastOneCounts) {
+TEST(PickleMachine, TheLastOfEqualKeysWins) {
   const auto pickle =
       ReadPickle(kProto2 + "}(K\x01K\x02" + Text("a") + "K\x03" + "K\x01K\x04" + Text("a") + "K\x05u.");
   ASSERT_TRUE(pickle.ok()) << pickle.status().message();
@@ -90,7 +90,7 @@ TEST(PickleMachine, ReadsTensors) {
   EXPECT_TRUE(root.tensor->contiguous());
 }
 
-TEST(PickleMachine, ATensorThatCannotBeIsNamedOnly) {
+TEST(PickleMachine, AnImpossibleTensorIsKeptAsACall) {
   for (const std::string& shape :
        {"J\xff\xff\xff\xffK\x03\x86"s, "(KKKKKKKKKKKKKKKKKKt"s, "K\x02\x85"s, "N"s}) {
     const auto pickle = ReadPickle(kProto2 + Tensor(10, "K\0"s, shape, "K\x03K\x01\x86") + ".");
@@ -99,7 +99,7 @@ TEST(PickleMachine, ATensorThatCannotBeIsNamedOnly) {
   }
 }
 
-TEST(PickleMachine, CodeIsNamedAndNotRun) {
+TEST(PickleMachine, CodeIsNeverRun) {
   for (const std::string& call :
        {"cos\nsystem\n"s, "cposix\nsystem\n"s, "csubprocess\nPopen\n"s, "c__builtin__\neval\n"s,
         "\x8c\x08"
@@ -118,7 +118,7 @@ TEST(PickleMachine, CodeIsNamedAndNotRun) {
   EXPECT_EQ(AsInt(Find(*(*harmless)->root, "a")), 3);
 }
 
-TEST(PickleMachine, RefusesOpcodesOutsideOfItsListWithTheirPlace) {
+TEST(PickleMachine, RefusesUnknownOpcodesWithTheirOffset) {
   for (const char opcode :
        {'P', 'i', 'o', 'S', 'V', 'I', 'L', 'F', 'p', 'g', '\x82', '\x83', '\x97', '\x98', '\x01'}) {
     const auto pickle = ReadPickle(kProto2 + "K\x01" + opcode + "0\n.");
@@ -129,7 +129,7 @@ TEST(PickleMachine, RefusesOpcodesOutsideOfItsListWithTheirPlace) {
   EXPECT_EQ(ReadPickle("\x80\x06N.").status().kind(), StatusKind::kNotSupported);
 }
 
-TEST(PickleMachine, RefusesWhatContradictsItself) {
+TEST(PickleMachine, RefusesInconsistentPickles) {
   for (const std::string& body : {
            "."s,  // an empty stack
            "R."s,
@@ -162,7 +162,7 @@ TEST(PickleMachine, RefusesWhatContradictsItself) {
   }
 }
 
-TEST(PickleMachine, LengthsBeyondTheEndAreTruncation) {
+TEST(PickleMachine, LengthsPastTheEndAreTruncation) {
   for (const std::string& body : {"X\xff\xff\xff\xff"s, "\x8d\xff\xff\xff\xff\xff\xff\xff\xff"s,
                                   "\x8b\xff\xff\xff\x7f"s, "\x8e\0\0\0\0\0\0\0\x80"s, "B\xff\xff\xff\xff"s,
                                   "\x96\xff\xff\xff\xff\xff\xff\xff\x7f"s, "cos"s, "\x8a\xff"s}) {
@@ -182,7 +182,7 @@ TEST(PickleMachine, EveryTruncationIsRefused) {
     EXPECT_EQ(ReadPickle(whole.substr(0, bytes)).status().kind(), StatusKind::kCorrupt) << bytes;
 }
 
-TEST(PickleMachine, DamagedBytesNeverDoHarm) {
+TEST(PickleMachine, SurvivesEveryDamagedByte) {
   const std::string whole = kProto2 + "}(" + Text("w") +
                             Tensor(6, "K\0"s, "K\x02K\x03\x86", "K\x03K\x01\x86") + Text("s") +
                             "c__builtin__\nset\n](K\x01K\x02"
@@ -199,7 +199,7 @@ TEST(PickleMachine, DamagedBytesNeverDoHarm) {
   }
 }
 
-TEST(PickleMachine, DepthTakesNoStack) {
+TEST(PickleMachine, DeepNestingUsesNoStack) {
   std::string deep = kProto2;
   constexpr int kDepth = 1'000'000;
   deep += std::string(kDepth, ']') + std::string(kDepth - 1, 'a') + ".";
@@ -213,7 +213,7 @@ TEST(PickleMachine, DepthTakesNoStack) {
   EXPECT_TRUE(ReadPickle(tuples + ".").ok());
 }
 
-TEST(PickleMachine, AnObjectThatHoldsItselfIsRefusedWhenWalked) {
+TEST(PickleMachine, WalkingACycleIsRefused) {
   const auto pickle = ReadPickle(kProto2 + "]q\0h\0a."s);
   ASSERT_TRUE(pickle.ok());
   EXPECT_EQ((*pickle)->root->items[0], (*pickle)->root);
@@ -221,7 +221,7 @@ TEST(PickleMachine, AnObjectThatHoldsItselfIsRefusedWhenWalked) {
   EXPECT_THAT(status.message(), testing::HasSubstr("endlessly"));
 }
 
-// 40 lists, each twice in the next: 2^40 leaves out of some hundred bytes.
+// 40 lists, each twice in the next: 2^40 leaves from a few hundred bytes.
 TEST(PickleMachine, SharedValuesAreNotCopied) {
   std::string bomb = kProto2 + "]";
   for (int i = 0; i < 40; ++i) bomb += "2\x86";
@@ -232,8 +232,8 @@ TEST(PickleMachine, SharedValuesAreNotCopied) {
             StatusKind::kCorrupt);
 }
 
-// One tensor 1000 times in a list, and that list 1000 times in another: a million out of some kilobytes.
-TEST(PickleMachine, SharedTensorsAreNotVisitedWithoutEnd) {
+// One tensor 1000 times in a list, and that list 1000 times in another: a million from a few kilobytes.
+TEST(PickleMachine, VisitsOfSharedTensorsAreBounded) {
   std::string bomb = kProto2 + Tensor(6, "K\0"s, "K\x02K\x03\x86", "K\x03K\x01\x86") + "q\1" + "0(";
   for (int i = 0; i < 1000; ++i) bomb += "h\1";
   bomb += "lq\2" + "0("s;
@@ -250,7 +250,7 @@ TEST(PickleMachine, SharedTensorsAreNotVisitedWithoutEnd) {
   EXPECT_GT(visits, 100'000u);
 }
 
-TEST(PickleMachine, CopiesAreBoundedByThePicklesLength) {
+TEST(PickleMachine, CopiesAreBoundedByTheLengthOfThePickle) {
   std::string bomb = kProto2 + "](";
   for (int i = 0; i < 10000; ++i) bomb += "N";
   bomb += "eq\1c__builtin__\nset\nq\2";
@@ -259,7 +259,7 @@ TEST(PickleMachine, CopiesAreBoundedByThePicklesLength) {
 }
 
 // numpy.dtype(code), given that many bytes: 9 would not fit a number, and 0 are none.
-TEST(PickleMachine, ReadsNumbersOfNumpyOfSizesThatThereAre) {
+TEST(PickleMachine, ReadsNumpyNumbersOfValidSizes) {
   const auto scalar = [](const std::string& code, const std::string& bytes) {
     return ReadPickle(
         "\x80\x03"
@@ -277,7 +277,7 @@ TEST(PickleMachine, ReadsNumbersOfNumpyOfSizesThatThereAre) {
   }
 }
 
-TEST(PickleMachine, BytesOfProtocol2) {
+TEST(PickleMachine, ReadsBytesOfProtocol2) {
   const auto pickle =
       ReadPickle(kProto2 + "c_codecs\nencode\n" + Text("a\xc3\xbf\xc2\x80") + Text("latin1") + "\x86R.");
   ASSERT_TRUE(pickle.ok());

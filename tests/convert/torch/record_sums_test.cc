@@ -30,8 +30,8 @@ class RecordSumsTest : public testing::Test {
   const std::vector<std::string> names_ = {"other", "file.pt"};
 };
 
-// Stretches that overlap each other, other records and what is between them, in any order.
-TEST_F(RecordSumsTest, AnyOrderAnyOverlap) {
+// Ranges that overlap each other, other records and the gaps between them, in any order.
+TEST_F(RecordSumsTest, SumsReadsInAnyOrderAndOverlap) {
   for (int round = 0; round < 200; ++round) {
     RecordSums sums({Record(64, 10'000), Record(20'000, 1), Record(20'001, 15'000)});
     for (int i = static_cast<int>(rng_() % 20); i >= 0; --i) {
@@ -45,7 +45,7 @@ TEST_F(RecordSumsTest, AnyOrderAnyOverlap) {
   }
 }
 
-TEST_F(RecordSumsTest, AFlippedBitIsNamedWhereverItWasRead) {
+TEST_F(RecordSumsTest, NamesARecordWithAFlippedBit) {
   for (const uint64_t at : {64, 5'000, 10'063}) {
     RecordSums sums({Record(64, 10'000), Record(20'000, 100)});
     file_[at] ^= std::byte{4};
@@ -58,8 +58,8 @@ TEST_F(RecordSumsTest, AFlippedBitIsNamedWhereverItWasRead) {
   }
 }
 
-// What nobody read says nothing of what was.
-TEST_F(RecordSumsTest, RecordsThatWereNotReadAreLeftAlone) {
+// Records that were not read are not judged.
+TEST_F(RecordSumsTest, IgnoresUnreadRecords) {
   SummedRecord damaged = Record(20'000, 100), unsummed = Record(30'000, 100);
   damaged.record.crc ^= 1;
   unsummed.record.crc = 0;

@@ -18,7 +18,7 @@ std::string Little(uint64_t value, int bytes) {
   return text;
 }
 
-// A record as the central directory tells of it; what differs from the truth is a lie.
+// A record as the central directory describes it, right or wrong.
 struct Record {
   std::string name;
   std::string data;
@@ -87,13 +87,13 @@ TEST_F(ZipContainerTest, FindsRecordsByNameWithoutTheArchivesOwn) {
   EXPECT_FALSE(ReadRecord(*file_, *zip->Find("data/0"), 7).ok());
 }
 
-TEST_F(ZipContainerTest, LiesWithinAnotherFile) {
+TEST_F(ZipContainerTest, ReadsAContainerInsideAnotherFile) {
   const auto zip = Read("before" + Sound().Bytes(), 6);
   ASSERT_TRUE(zip.ok()) << zip.status().message();
   EXPECT_EQ(*ReadRecord(*file_, *zip->Find("data/0"), 100), "12345678");
 }
 
-TEST_F(ZipContainerTest, RefusesWhatNoWriterMakes) {
+TEST_F(ZipContainerTest, RefusesUnusualContainers) {
   using testing::HasSubstr;
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].method = 8; }), HasSubstr("data/0 is compressed"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].flags |= 1; }), HasSubstr("encrypted"));
@@ -117,7 +117,7 @@ TEST_F(ZipContainerTest, RefusesWhatNoWriterMakes) {
     EXPECT_THAT(Refusal([&](Zip& z) { z.records[1].name = name; }), HasSubstr("name")) << name;
 }
 
-TEST_F(ZipContainerTest, Zip64EndsThatLieAreRefused) {
+TEST_F(ZipContainerTest, RefusesInconsistentZip64Ends) {
   size_t comment = 0;
   const auto zip64 = [&](uint64_t count, uint64_t bytes, uint64_t offset, std::optional<uint64_t> at) {
     Zip zip = Sound();
@@ -136,11 +136,11 @@ TEST_F(ZipContainerTest, Zip64EndsThatLieAreRefused) {
   EXPECT_FALSE(zip64(2, bytes, UINT64_MAX - 3, {}).ok());
   EXPECT_FALSE(zip64(2, bytes, offset, UINT64_MAX).ok());
   EXPECT_FALSE(zip64(2, bytes, offset, 0).ok());
-  for (comment = 4050; comment < 4080; ++comment)  // the end is at hand, and its locator just not
+  for (comment = 4050; comment < 4080; ++comment)  // the end is in the window, and its locator just outside
     EXPECT_TRUE(zip64(2, bytes, offset, {}).ok()) << comment;
 }
 
-TEST_F(ZipContainerTest, EveryTruncationAndEveryFlippedByteIsBearable) {
+TEST_F(ZipContainerTest, SurvivesEveryTruncationAndFlippedByte) {
   const std::string whole = Sound().Bytes();
   for (size_t i = 0; i < whole.size(); ++i) {
     EXPECT_FALSE(Read(whole.substr(0, i)).ok()) << i;
@@ -154,7 +154,7 @@ TEST_F(ZipContainerTest, EveryTruncationAndEveryFlippedByteIsBearable) {
   }
 }
 
-TEST_F(ZipContainerTest, AWrongChecksumIsNamed) {
+TEST_F(ZipContainerTest, NamesAWrongChecksum) {
   Zip zip = Sound();
   zip.records[0].crc = 1;
   const auto read = Read(zip.Bytes());
@@ -163,7 +163,7 @@ TEST_F(ZipContainerTest, AWrongChecksumIsNamed) {
               testing::HasSubstr("checksum"));
 }
 
-TEST_F(ZipContainerTest, StoragesMustHoldWhatTensorsNeed) {
+TEST_F(ZipContainerTest, RefusesStoragesSmallerThanTheirTensors) {
   const auto open = [&](uint64_t elements, const std::string& offset, const std::string& size) {
     const auto text = [](const std::string& t) { return "X" + Little(t.size(), 4) + t; };
     Zip zip = Sound();

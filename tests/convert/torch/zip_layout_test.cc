@@ -27,7 +27,7 @@ std::string RandomText(size_t size, uint32_t seed) {
   return text;
 }
 
-// The definition, a bit at a time.
+// By definition, one bit at a time.
 uint32_t PlainCrc(const std::string& text) {
   uint32_t crc = UINT32_MAX;
   for (const char c : text) {
@@ -37,7 +37,7 @@ uint32_t PlainCrc(const std::string& text) {
   return ~crc;
 }
 
-TEST(Crc32SumTest, StretchesInAnyOrderAndGapsOfZeros) {
+TEST(Crc32SumTest, SumsRangesInAnyOrderWithGapsOfZeros) {
   EXPECT_EQ(Crc32(ZipBytes("123456789")), 0xcbf43926);
   std::mt19937 random(1);
   for (int round = 0; round < 50; ++round) {
@@ -73,7 +73,7 @@ void WriteSparse(const std::string& path, const ZipLayout& layout, const std::ve
   }
 }
 
-TEST(ZipLayoutTest, SizesAndOffsetsBeyondFourGibibytes) {
+TEST(ZipLayoutTest, HandlesSizesAndOffsetsBeyondFourGibibytes) {
   const TempDir temp;
   const std::string path = temp.path() + "/big.pt";
   const std::vector<uint64_t> storages = {12, (uint64_t{4} << 30) - 2, (uint64_t{5} << 30) + 8, 0, 16};
@@ -99,7 +99,7 @@ TEST(ZipLayoutTest, SizesAndOffsetsBeyondFourGibibytes) {
   EXPECT_EQ(file->root().items.size(), 2 * storages.size());
 }
 
-TEST(ZipLayoutTest, MoreRecordsThanSixteenBitsCount) {
+TEST(ZipLayoutTest, HandlesMoreThan65535Records) {
   const TempDir temp;
   const std::string path = temp.path() + "/many.pt";
   const std::vector<uint64_t> storages(70'000, 4);
@@ -125,7 +125,7 @@ TEST(ZipLayoutTest, TheSameRecordsGiveTheSameBytes) {
 
 class PagedFileTest : public testing::TestWithParam<Direct> {};
 
-TEST_P(PagedFileTest, StretchesOfAnyAlignmentAndOrder) {
+TEST_P(PagedFileTest, WritesRangesOfAnyAlignmentAndOrder) {
   const TempDir temp;
   std::mt19937 random(7);
   for (int round = 0; round < 8; ++round) {
@@ -136,7 +136,7 @@ TEST_P(PagedFileTest, StretchesOfAnyAlignmentAndOrder) {
     auto file = PagedFile::Create(FileSystem::Posix(), ring, waiting, path, expected.size(), GetParam());
     ASSERT_TRUE(file.ok()) << file.status().message();
     std::vector<std::pair<size_t, size_t>> stretches;
-    const size_t most = round % 2 ? 200'000 : 700;  // the latter leaves more pages waiting than are kept
+    const size_t most = round % 2 ? 200'000 : 700;  // the latter leaves more incomplete pages than are kept
     for (size_t at = 0; at < expected.size();) {
       const size_t count = std::min<size_t>(1 + random() % most, expected.size() - at);
       if (random() % 10 == 0)
@@ -155,7 +155,7 @@ TEST_P(PagedFileTest, StretchesOfAnyAlignmentAndOrder) {
   }
 }
 
-TEST_P(PagedFileTest, NothingIsWrittenBehindTheEnd) {
+TEST_P(PagedFileTest, NothingIsWrittenPastTheEnd) {
   const TempDir temp;
   WriteRing ring(FileSystem::Posix(), {});
   WaitingPages waiting(512);

@@ -43,7 +43,7 @@ TEST(StepWriter, TakesTheLockBeforeItMakesAnything) {
   }
 }
 
-TEST(StepWriter, ADirectoryThatAnotherTookMeanwhileStays) {
+TEST(StepWriter, KeepsADirectoryThatAnotherProcessCreated) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 1, .vocab = 13}, {})).ok());
   OvertakingFileSystem fs(Fs(), dir / "out");

@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// Small units, so that several are ended behind the stream.
+// Small units, so that several are finished after the stream.
 constexpr uint64_t kUnitBytes = 1 << 12;
 
 const StepInfo kInfo{.identity = {"0123456789abcdef0123456789abcdef", 7}, .topology = {.tp = 2, .dp = 2}};
@@ -52,7 +52,7 @@ std::vector<std::byte> ValuesIn(StepReader& step, const std::string& name) {
   return bytes;
 }
 
-TEST(TransferTest, OneSourceTensorBecomesSeveralOfTheSameUnit) {
+TEST(TransferTest, OneTensorCanFillSeveralOfTheSameUnit) {
   const TempDir dir;
   MadeSource source(kInfo, SomeTensors(), Count);
   std::vector<WrittenTensor> tensors;
@@ -80,7 +80,7 @@ TEST(TransferTest, OneSourceTensorBecomesSeveralOfTheSameUnit) {
 }
 
 // The index's views are laid out from the plan before the step is written, and are not made again.
-TEST(TransferTest, ThePlanHasTheLayoutOfTheStepThatIsWritten) {
+TEST(TransferTest, ThePlanMatchesTheWrittenStep) {
   const TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "source", RecipeOf({.layers = 2}, {.tp = 2})).ok());
   const auto source = Open(dir / "source");
@@ -106,7 +106,7 @@ TEST(TransferTest, ThePlanHasTheLayoutOfTheStepThatIsWritten) {
   }
 }
 
-// Progress ends at the bytes that the cost promised, whatever the kind of target.
+// Progress ends at the bytes that the cost predicted, for every kind of target.
 TEST(TransferTest, ProgressEndsAtTheCost) {
   const TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2}, {.tp = 2, .pp = 2})).ok());
@@ -133,7 +133,7 @@ TEST(TransferTest, ProgressEndsAtTheCost) {
   }
 }
 
-TEST(TransferTest, TryingReportsTheCountsOfARunAndWritesNothing) {
+TEST(TransferTest, ADryRunReportsTheCountsAndWritesNothing) {
   const TempDir dir;
   MadeSource source(kInfo, SomeTensors(),
                     [](const TensorEntry& tensor, uint64_t begin, std::span<std::byte> out) {

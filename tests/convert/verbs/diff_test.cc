@@ -48,7 +48,7 @@ class Vectors {
   std::unique_ptr<StoredSource> source_;
 };
 
-TEST(Diff, FindsNothingWhereThereIsNothing) {
+TEST(Diff, EqualSourcesHaveNoDifference) {
   Vectors a, b;
   a.Add("x", {1, 2, NAN}).Add("y", {}).Add("x", {7}, Role::kMaster);
   b.Add("x", {7}, Role::kMaster).Add("y", {}).Add("x", {1, 2, NAN});
@@ -60,7 +60,7 @@ TEST(Diff, FindsNothingWhereThereIsNothing) {
   EXPECT_EQ(result->equal, 3);
 }
 
-TEST(Diff, CallsTensorsByTheGivenNamesAndComparesOtherValuesByTheirNames) {
+TEST(Diff, ComparesUnderGivenNamesAndOtherValuesByName) {
   Vectors a, b;
   a.Add("x", {1}).Add("x", {1}, Role::kMaster).Add("json", {1, 2}, Role::kJson);
   b.Add("x", {2}).Add("x", {2}, Role::kMaster).Add("json", {1}, Role::kJson);
@@ -82,7 +82,7 @@ TEST(Diff, CallsTensorsByTheGivenNamesAndComparesOtherValuesByTheirNames) {
   EXPECT_EQ(result->compared, 1);
   EXPECT_FALSE(result->within_tolerance);
 
-  options.others_b = nullptr;  // only one of them has any: then what holds them is told
+  options.others_b = nullptr;  // only one of them has any: then its tensors are listed
   options.ignore = {"model.x*", "x"};
   const auto apart = Diff(a.Open(), b.Open(), options);
   ASSERT_TRUE(apart.ok()) << apart.status().message();
@@ -90,7 +90,7 @@ TEST(Diff, CallsTensorsByTheGivenNamesAndComparesOtherValuesByTheirNames) {
   EXPECT_EQ(apart->tensors[0].a, "json of 8 bytes");
 }
 
-TEST(Diff, TellsStructureFirstThenTheWorstValues) {
+TEST(Diff, ListsStructureFirstThenTheWorstValues) {
   Vectors a, b;
   a.Add("slightly", {1, 2, 4}).Add("much", {1, 1}).Add("here", {1}).Add("shape", {1, 2}).Add("same", {5});
   b.Add("slightly", {1, 2, std::nextafterf(4, 5)}).Add("much", {1, -1}).Add("shape", {1}).Add("same", {5});
@@ -114,7 +114,7 @@ TEST(Diff, TellsStructureFirstThenTheWorstValues) {
   EXPECT_EQ(slightly.first, 2);
 }
 
-TEST(Diff, TheLastToleranceThatFitsCounts) {
+TEST(Diff, TheLastMatchingToleranceCounts) {
   Vectors a, b;
   a.Add("layers.0.up", {10, 100}).Add("layers.0.up", {10, 100}, Role::kMaster);
   b.Add("layers.0.up", {11, 100}).Add("layers.0.up", {11, 100}, Role::kMaster);
@@ -128,7 +128,7 @@ TEST(Diff, TheLastToleranceThatFitsCounts) {
   EXPECT_TRUE(Diff(a.Open(), b.Open(), options)->within_tolerance);
 }
 
-TEST(Diff, LeavesOutWhatItIsToldTo) {
+TEST(Diff, LeavesOutIgnoredTensors) {
   Vectors a, b;
   a.Add("w", {1}).Add("w", {1}, Role::kExpAvg).Add("extra", {1});
   b.Add("w", {1}).Add("w", {2}, Role::kExpAvg);

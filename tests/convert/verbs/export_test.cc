@@ -94,7 +94,7 @@ class ExportTest : public testing::TestWithParam<Target> {
   TempDir dir_{TempDir::Place::kMemory};
 };
 
-TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
+TEST_P(ExportTest, RandomTopologiesRoundTrip) {
   const System* format = FindSystem(GetParam().format);
   ASSERT_NE(format, nullptr);
   std::mt19937 random(11);
@@ -130,8 +130,8 @@ TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
   }
 }
 
-// Whatever fails, the directory is there whole or not at all.
-TEST_P(ExportTest, AFailureNeverLeavesHalfADirectory) {
+// Whatever fails, the directory is complete or does not exist.
+TEST_P(ExportTest, AFailureLeavesNoPartialDirectory) {
   MakeTrained(dir_ / "run", {.layers = 1}, GetParam().weights, 1);
   FaultyFileSystem faulty(Fs());
   const auto attempt = [&](int64_t budget) {
@@ -181,14 +181,14 @@ class RefusalTest : public testing::Test {
   int runs_ = 0;
 };
 
-TEST_F(RefusalTest, StateThatAFormatCannotHold) {
+TEST_F(RefusalTest, FormatsRefuseUnsupportedState) {
   using testing::HasSubstr;
   const TargetOptions plain{.topology = {}, .dtype = {}};
   EXPECT_THAT(Refusal("megatron", {.topology = {.tp = 3}, .dtype = {}}), HasSubstr("TP=3 does not divide"));
   EXPECT_THAT(Refusal("megatron", {.topology = {.pp = 3}, .dtype = {}}), HasSubstr("layers"));
   EXPECT_THAT(Refusal("megatron", {.topology = {.zero = 2}, .dtype = {}}), HasSubstr("no ZeRO 2"));
   for (const char* format :
-       {"megatron", "torch-dist"}) {  // their arguments name the first and the last stage alone
+       {"megatron", "torch-dist"}) {  // their arguments name only the first and the last stage
     const auto six = [&](const Topology& topology) {
       return Refusal(format, {.topology = topology, .dtype = {}}, RecipeOf({.layers = 6}, {}));
     };
@@ -211,7 +211,7 @@ TEST_F(RefusalTest, StateThatAFormatCannotHold) {
   EXPECT_THAT(Refusal("megatron", plain, wide), HasSubstr("--dtype bf16"));
 }
 
-TEST_F(RefusalTest, StateThatMegatronCoresDistributedCheckpointCannotHold) {
+TEST_F(RefusalTest, TorchDistRefusesUnsupportedState) {
   using testing::HasSubstr;
   const TargetOptions plain{.topology = {}, .dtype = {}};
   const TargetOptions distributed{.topology = {.zero = 1}, .dtype = {}};
@@ -230,7 +230,7 @@ TEST_F(RefusalTest, StateThatMegatronCoresDistributedCheckpointCannotHold) {
 }
 
 // add_bias_linear stands for all biases of a layer, add_qkv_bias for those of query, key and value.
-TEST_F(RefusalTest, ModelsThatMegatronsArgumentsCannotDescribe) {
+TEST_F(RefusalTest, MegatronRefusesModelsItsArgumentsCannotDescribe) {
   using testing::HasSubstr;
   const auto llama = [](bool attention, bool mlp) {
     StepRecipe recipe = LlamaRecipe({});

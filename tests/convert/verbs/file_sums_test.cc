@@ -34,7 +34,7 @@ class FileSumsTest : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(FileSumsTest, EveryFileOfSha256SumsIsRead) {
+TEST_F(FileSumsTest, ReadsEveryFileOfSha256Sums) {
   Write("a", "one");
   Write("b", "two");
   Write(std::string(kSha256SumsName), Sha256Of("one") + "  a\n" + Sha256Of("two") + " *b\n");
@@ -42,7 +42,7 @@ TEST_F(FileSumsTest, EveryFileOfSha256SumsIsRead) {
   EXPECT_EQ(Find()->bytes, 6);
 }
 
-TEST_F(FileSumsTest, ChangedAndMissingFilesAreProblems) {
+TEST_F(FileSumsTest, ReportsChangedAndMissingFiles) {
   Write("a", "one");
   Write("b", "tvo");
   Write(std::string(kSha256SumsName),
@@ -54,7 +54,7 @@ TEST_F(FileSumsTest, ChangedAndMissingFilesAreProblems) {
   EXPECT_THAT(problems[1].file, HasSubstr("/c"));
 }
 
-TEST_F(FileSumsTest, NoNameLeadsOutOfTheDirectory) {
+TEST_F(FileSumsTest, RefusesNamesThatLeadOutside) {
   for (const char* name : {"../a", "/etc/passwd", "x/y", "."}) {
     TempDir dir;
     ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), JoinPath(dir.path(), std::string(kSha256SumsName)),
@@ -65,12 +65,12 @@ TEST_F(FileSumsTest, NoNameLeadsOutOfTheDirectory) {
   }
 }
 
-TEST_F(FileSumsTest, ALineThatIsNotASumIsAnError) {
+TEST_F(FileSumsTest, AMalformedLineIsAnError) {
   Write(std::string(kSha256SumsName), "abc  a\n");
   EXPECT_THAT(Find().status().message(), HasSubstr("line 1 is not what sha256sum writes"));
 }
 
-TEST_F(FileSumsTest, FilesWithoutSumsAreLeftAlone) {
+TEST_F(FileSumsTest, FilesWithoutSumsAreIgnored) {
   Write("model.safetensors", "nothing");
   EXPECT_TRUE(Find({"model.safetensors"})->empty());
 }

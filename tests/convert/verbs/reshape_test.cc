@@ -55,7 +55,7 @@ struct RandomModel {
   nlohmann::json model;  // the manifest's
   std::vector<ParameterSpec> specs;
   int layers;
-  uint64_t key_value_heads;  // divides all that tensor parallelism cuts
+  uint64_t key_value_heads;  // divides everything that tensor parallelism cuts
   uint64_t vocab_multiple;
 };
 
@@ -111,7 +111,7 @@ Topology RandomTopology(std::mt19937& random, const RandomModel& model) {
   return topology;
 }
 
-// For each family; CAIRN_LONG=1 asks for all that were promised.
+// For each family; CAIRN_LONG=1: the full number.
 int Rounds() {
   if (kSanitized) return 5;
   return std::getenv("CAIRN_LONG") != nullptr ? 1000 : 20;
@@ -119,39 +119,69 @@ int Rounds() {
 
 class ReshapeTest : public testing::TestWithParam<Architecture> {};
 
-TEST_P(ReshapeTest, ThereAndBackIsIdenticalAndEqualsWhatTrainingWrites) {
+// There and back, as a trainer and a user may choose it.
+struct RandomReshape {
+  RandomModel model;
+  Topology from, to;
+  StepRecipe recipe;               // of a step on `from`
+  uint64_t window;                 // bytes of memory
+  uint64_t vocab_multiple;         // on `to`
+  uint64_t unit_there, unit_back;  // bytes of a unit
+};
+
+RandomReshape MakeRandomReshape(const Architecture& architecture, std::mt19937& random) {
+  RandomReshape drawn;
+  drawn.model = MakeRandomModel(architecture, random);
+  drawn.from = RandomTopology(random, drawn.model);
+  drawn.to = RandomTopology(random, drawn.model);
+  drawn.recipe = {.specs = drawn.model.specs, .topology = drawn.from, .model = drawn.model.model};
+  drawn.recipe.weights = std::array{Dtype::kBF16, Dtype::kF16, Dtype::kF32}[random() % 3];
+  drawn.recipe.optimizer = random() % 4 != 0;
+  drawn.window = random() % 2 == 0 ? kDefaultMaxMemory : 256 << (random() % 12);
+  drawn.vocab_multiple = random() % 2 == 0 ? drawn.model.vocab_multiple : 1 + random() % 9;
+  drawn.unit_there = 1 + random() % 65536;
+  drawn.unit_back = 1 + random() % 65536;
+  return drawn;
+}
+
+std::string ToString(const RandomReshape& drawn) {
+  return fmt::format(
+      "A step with {} weights {} an optimizer, on {}, its vocabulary padded to multiples of {}, is reshaped "
+      "to {} with multiples of {}, in {} bytes of memory and units of {} bytes; then back, in units of {}. "
+      "The model: {}",
+      Name(drawn.recipe.weights), drawn.recipe.optimizer ? "and" : "without", ToString(drawn.from),
+      drawn.model.vocab_multiple, ToString(drawn.to), drawn.vocab_multiple, drawn.window, drawn.unit_there,
+      drawn.unit_back, drawn.model.model.dump());
+}
+
+TEST_P(ReshapeTest, RoundTripIsIdenticalAndEqualsTheTrainersStep) {
   for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
-    const RandomModel model = MakeRandomModel(GetParam(), random);
-    const Topology a = RandomTopology(random, model), b = RandomTopology(random, model);
-    SCOPED_TRACE(fmt::format("round {}: {} -> {}", round, ToString(a), ToString(b)));
-    StepRecipe recipe{.specs = model.specs, .topology = a, .model = model.model};
-    recipe.weights = std::array{Dtype::kBF16, Dtype::kF16, Dtype::kF32}[random() % 3];
-    recipe.optimizer = random() % 4 != 0;
-    const uint64_t window = random() % 2 == 0 ? kDefaultMaxMemory : 256 << (random() % 12);
-
-    const uint64_t multiple = random() % 2 == 0 ? model.vocab_multiple : 1 + random() % 9;
+    RandomReshape drawn = MakeRandomReshape(GetParam(), random);
+    SCOPED_TRACE(fmt::format("round {}: {}", round, ToString(drawn)));
+    StepRecipe& recipe = drawn.recipe;
     const auto reshape = [&](const std::string& from, const std::string& to, const Topology& topology,
-                             uint64_t vocab_multiple) {
+                             uint64_t vocab_multiple, uint64_t unit) {
       return Reshape(Fs(), *Open(from), to,
                      {.target = topology,
-                      .writer = {.max_memory = window},
+                      .writer = {.max_memory = drawn.window},
                       .vocab_multiple = vocab_multiple,
-                      .unit_bytes = 1 + random() % 65536});
+                      .unit_bytes = unit});
     };
 
     TempDir dir(round % 10 == 0 ? TempDir::Place::kDisk : TempDir::Place::kMemory);
     ASSERT_TRUE(MakeStep(Fs(), dir / "a", recipe).ok());
-    const auto there = reshape(dir / "a", dir / "b", b, multiple);
+    const auto there = reshape(dir / "a", dir / "b", drawn.to, drawn.vocab_multiple, drawn.unit_there);
     ASSERT_TRUE(there.ok()) << there.status().message();
-    const auto back = reshape(dir / "b", dir / "back", a, model.vocab_multiple);
+    const auto back =
+        reshape(dir / "b", dir / "back", drawn.from, drawn.model.vocab_multiple, drawn.unit_back);
     ASSERT_TRUE(back.ok()) << back.status().message();
     EXPECT_EQ(there->fingerprints, back->fingerprints);
     EXPECT_EQ(Differences(FilesOf(dir / "a"), FilesOf(dir / "back")), std::vector<std::string>{});
 
-    recipe.topology = b;
-    recipe.rng_topology = a;
-    SetVocabMultiple(recipe.specs, multiple);
+    recipe.topology = drawn.to;
+    recipe.rng_topology = drawn.from;
+    SetVocabMultiple(recipe.specs, drawn.vocab_multiple);
     ASSERT_TRUE(MakeStep(Fs(), dir / "direct", recipe).ok());
     EXPECT_EQ(Differences(FilesOf(dir / "direct"), FilesOf(dir / "b")), std::vector<std::string>{});
   }
@@ -165,13 +195,13 @@ class ReshapeErrorTest : public testing::Test {
   void SetUp() override {
     ASSERT_TRUE(MakeStep(Fs(), dir_ / "a", RecipeOf({.layers = 3, .heads = 4}, {.tp = 2, .dp = 2})).ok());
   }
-  // Names in the temporary directory: what a failure left behind.
+  // Names in the temporary directory: leftovers of a failure.
   std::vector<std::string> Left() { return *Fs().List(dir_.path()); }
   TempDir dir_;
   const std::vector<std::string> only_source_ = {"a"};
 };
 
-TEST_F(ReshapeErrorTest, TpThatDoesNotDivideTheHeadsIsNamed) {
+TEST_F(ReshapeErrorTest, NamesATpThatDoesNotDivideTheHeads) {
   const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.tp = 3});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
@@ -180,7 +210,7 @@ TEST_F(ReshapeErrorTest, TpThatDoesNotDivideTheHeadsIsNamed) {
   EXPECT_EQ(Left(), only_source_);
 }
 
-TEST_F(ReshapeErrorTest, MoreStagesThanLayersIsNamed) {
+TEST_F(ReshapeErrorTest, RefusesMoreStagesThanLayers) {
   const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.pp = 4});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
@@ -212,7 +242,7 @@ TEST_F(ReshapeErrorTest, ADamagedSourceLeavesNothing) {
   EXPECT_EQ(Left(), only_source_);
 }
 
-TEST_F(ReshapeErrorTest, ADirectoryThatATrainingWritesIntoIsRefused) {
+TEST_F(ReshapeErrorTest, RefusesADirectoryThatATrainingWritesInto) {
   ASSERT_TRUE(Fs().MakeDir(dir_ / "b").ok());
   const auto lock = RunLock::Take(dir_ / "b");
   ASSERT_TRUE(lock.ok());
@@ -227,7 +257,7 @@ class NearlyFullFileSystem final : public UnsyncedFileSystem {
   Result<uint64_t> FreeBytes(const std::string&) override { return 12345; }
 };
 
-TEST_F(ReshapeErrorTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
+TEST_F(ReshapeErrorTest, ReportsTooLittleSpaceBeforeWriting) {
   NearlyFullFileSystem full;
   const auto result = Reshape(full, *Open(dir_ / "a"), dir_ / "b", {.target = {}, .writer = {}});
   ASSERT_FALSE(result.ok());
@@ -237,7 +267,7 @@ TEST_F(ReshapeErrorTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
 }
 
 // Whatever fails, and when: no step, or the whole step.
-TEST_F(ReshapeErrorTest, AFailureAtAnyOperationNeverLeavesHalfAStep) {
+TEST_F(ReshapeErrorTest, AFailureAtAnyOperationLeavesNoPartialStep) {
   const Topology target{.tp = 1, .pp = 2, .dp = 1};
   FaultyFileSystem faulty(Fs());
   const auto attempt = [&](int64_t budget) {
@@ -269,7 +299,7 @@ TEST(ReshapeResultTest, TheResultVerifiesAndIsTheNewestStep) {
   EXPECT_EQ(result->files, 3u + 2u);
 }
 
-TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
+TEST(ReshapeResultTest, TheEstimateIsACloseUpperBound) {
   TempDir dir;
   ASSERT_TRUE(
       MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
@@ -308,7 +338,7 @@ class ReshapeResumeTest : public testing::Test {
   Files expected_;
 };
 
-TEST_F(ReshapeResumeTest, AKilledRunIsResumedAndTheBytesAreTheSame) {
+TEST_F(ReshapeResumeTest, AKilledRunResumesToIdenticalBytes) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   const int64_t operations = faulty.operations();
@@ -350,7 +380,7 @@ TEST_F(ReshapeResumeTest, DamagedUnitsAreWrittenAgain) {
   EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
 }
 
-TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreCleaned) {
+TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreRemoved) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   faulty.SetBudget(faulty.operations() + faulty.operations() / 2);
@@ -362,8 +392,8 @@ TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreCleaned) {
   EXPECT_EQ(*Fs().List(dir_ / "b"), (std::vector<std::string>{".lock", "latest", "step-00000100"}));
 }
 
-// It makes the directory; before it has the lock, another process takes that and puts a step there.
-TEST_F(ReshapeResumeTest, ADirectoryThatAnotherTookMeanwhileStays) {
+// The reshape makes the directory; before it has the lock, another process locks it and writes a step.
+TEST_F(ReshapeResumeTest, KeepsADirectoryThatAnotherProcessCreated) {
   OvertakingFileSystem fs(Fs(), dir_ / "b");
   EXPECT_FALSE(Attempt(fs, "b").ok());
   EXPECT_TRUE(Fs().Stat(dir_ / "b/theirs").ok());
@@ -379,7 +409,7 @@ std::vector<Status> RunTeam(int size, const std::function<Status(const RankTeam&
   return outcomes;
 }
 
-TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
+TEST_F(ReshapeResumeTest, ATeamOfRanksWritesIdenticalBytesAndReadsEachOnce) {
   TransferResult result;
   const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
     const auto mine = Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",
@@ -392,7 +422,7 @@ TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
   EXPECT_EQ(result.bytes_read, Open(dir_ / "a")->catalog().bytes());
 }
 
-// Takes some data and no more.
+// Accepts some data, then fails.
 class FullDisk final : public UnsyncedFileSystem {
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
@@ -405,7 +435,7 @@ class FullDisk final : public UnsyncedFileSystem {
   std::atomic<int> writes_ = 0;
 };
 
-TEST_F(ReshapeResumeTest, OneRankThatFailsFailsAllAndNothingIsLeft) {
+TEST_F(ReshapeResumeTest, AFailedRankFailsAllAndLeavesNothing) {
   for (int failing : {0, 2}) {
     FullDisk full;
     const auto outcomes = RunTeam(3, [&](const RankTeam& team) {

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using Bytes = std::vector<std::byte>;
 
-// A step that is passed over fails the test, too.
+// A skipped step also fails the test.
 std::unique_ptr<StepReader> OpenWithoutSkipping(const std::string& path) {
   auto reader = OpenCheckpoint(Fs(), path, [](const Status& why) { ADD_FAILURE() << why.message(); });
   EXPECT_TRUE(reader.ok()) << reader.status().message();
@@ -99,66 +99,83 @@ class StripTest : public testing::Test {
   const std::vector<std::string> only_source_ = {"run"};
 };
 
-TEST_F(StripTest, HuggingFaceTensorsAreThoseOfAPlainLoop) {
-  for (const uint64_t window : {uint64_t{1} << 10, kDefaultMaxMemory}) {
-    for (const bool tied : {true, false}) {
+// The tensors of a GPT-2 in safetensors, against the recipe's parameters, one at a time.
+class Gpt2Tensors {
+ public:
+  Gpt2Tensors(const StepRecipe& recipe, const TinyGpt& model, Dtype dtype, const std::string& path)
+      : recipe_(recipe), model_(model), dtype_(dtype), loaded_(LoadSafetensors(path)) {}
+
+  void Check() const {
+    const uint64_t h = model_.hidden;
+    Same("transformer.wte.weight", "embedding.word.weight", {model_.vocab, h});
+    Same("transformer.wpe.weight", "embedding.position.weight", {model_.positions, h});
+    Same("transformer.ln_f.bias", "final_norm.bias", {h});
+    for (int layer = 0; layer < model_.layers; ++layer)
+      CheckLayer(fmt::format("transformer.h.{}.", layer), fmt::format("layers.{}.", layer));
+    EXPECT_EQ(loaded_.contains("lm_head.weight"), !model_.tied);
+    EXPECT_EQ(loaded_.size(), 2 + 12 * 3 + 2 + (model_.tied ? 0u : 1u));
+    EXPECT_EQ(loaded_.begin()->second.dtype, dtype_ == Dtype::kF32   ? "F32"
+                                             : dtype_ == Dtype::kF16 ? "F16"
+                                                                     : "BF16");
+  }
+
+ private:
+  void CheckLayer(const std::string& to, const std::string& from) const {
+    const uint64_t h = model_.hidden, f = model_.ffn;
+    Same(to + "ln_1.weight", from + "input_norm.weight", {h});
+    Same(to + "ln_2.bias", from + "post_attention_norm.bias", {h});
+    Conv(to + "attn.c_proj.weight", from + "attention.output.weight", h, h);
+    Conv(to + "mlp.c_fc.weight", from + "mlp.up.weight", h, f);
+    Conv(to + "mlp.c_proj.weight", from + "mlp.down.weight", f, h);
+    Bytes rows, bias;  // [Q; K; V] as rows; the transpose has them as columns
+    for (const char* part : {"query", "key", "value"}) {
+      const Bytes w = ExpectedWeight(recipe_, fmt::format("{}attention.{}.weight", from, part), dtype_);
+      const Bytes b = ExpectedWeight(recipe_, fmt::format("{}attention.{}.bias", from, part), dtype_);
+      rows.insert(rows.end(), w.begin(), w.end());
+      bias.insert(bias.end(), b.begin(), b.end());
+    }
+    Expect(to + "attn.c_attn.weight", {h, 3 * h}, Transposed(rows, 3 * h, h, SizeOf(dtype_)));
+    Expect(to + "attn.c_attn.bias", {3 * h}, bias);
+  }
+  void Same(const std::string& name, const std::string& parameter, std::vector<uint64_t> shape) const {
+    Expect(name, std::move(shape), ExpectedWeight(recipe_, parameter, dtype_));
+  }
+  void Conv(const std::string& name, const std::string& parameter, uint64_t in, uint64_t out) const {
+    Expect(name, {in, out}, Transposed(ExpectedWeight(recipe_, parameter, dtype_), out, in, SizeOf(dtype_)));
+  }
+  void Expect(const std::string& name, std::vector<uint64_t> shape, const Bytes& bytes) const {
+    ASSERT_TRUE(loaded_.contains(name)) << name;
+    EXPECT_EQ(loaded_.at(name).shape, shape) << name;
+    EXPECT_EQ(loaded_.at(name).bytes, bytes) << name;
+  }
+
+  const StepRecipe& recipe_;
+  const TinyGpt& model_;
+  const Dtype dtype_;
+  const std::map<std::string, LoadedTensor> loaded_;
+};
+
+TEST_F(StripTest, HuggingFaceTensorsEqualAPlainLoop) {
+  for (const bool tied : {true, false}) {
+    const TinyGpt model{
+        .layers = 3, .hidden = 12, .heads = 2, .ffn = 34, .vocab = 41, .positions = 7, .tied = tied};
+    const StepRecipe recipe = RecipeOf(model, {.tp = 2, .pp = 2, .dp = 2});
+    const TempDir dir;
+    ASSERT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
+    for (const uint64_t window : {uint64_t{1} << 10, kDefaultMaxMemory}) {
       for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16, Dtype::kF32}) {
-        TempDir dir;
-        const TinyGpt model{
-            .layers = 3, .hidden = 12, .heads = 2, .ffn = 34, .vocab = 41, .positions = 7, .tied = tied};
-        const StepRecipe recipe = RecipeOf(model, {.tp = 2, .pp = 2, .dp = 2});
-        ASSERT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
-        const auto result = Strip(Fs(), *OpenWithoutSkipping(dir / "run"), dir / "out",
+        SCOPED_TRACE(fmt::format("tied {}, {} bytes of memory, {}", tied, window, Name(dtype)));
+        const std::string out = dir / fmt::format("out-{}-{}", window, Name(dtype));
+        const auto result = Strip(Fs(), *OpenWithoutSkipping(dir / "run"), out,
                                   {.dtype = dtype, .writer = {.max_memory = window}});
         ASSERT_TRUE(result.ok()) << result.status().message();
-
-        const auto loaded = LoadSafetensors(dir / "out/model.safetensors");
-        const uint64_t h = model.hidden, f = model.ffn, size = SizeOf(dtype);
-        const auto expect = [&](const std::string& name, std::vector<uint64_t> shape, const Bytes& bytes) {
-          ASSERT_TRUE(loaded.contains(name)) << name;
-          EXPECT_EQ(loaded.at(name).shape, shape) << name;
-          EXPECT_EQ(loaded.at(name).bytes, bytes) << name;
-        };
-        const auto same = [&](const std::string& name, const std::string& parameter,
-                              std::vector<uint64_t> shape) {
-          expect(name, std::move(shape), ExpectedWeight(recipe, parameter, dtype));
-        };
-        const auto conv = [&](const std::string& name, const std::string& parameter, uint64_t in,
-                              uint64_t out) {
-          expect(name, {in, out}, Transposed(ExpectedWeight(recipe, parameter, dtype), out, in, size));
-        };
-        same("transformer.wte.weight", "embedding.word.weight", {41, h});
-        same("transformer.wpe.weight", "embedding.position.weight", {7, h});
-        same("transformer.ln_f.bias", "final_norm.bias", {h});
-        for (int layer = 0; layer < model.layers; ++layer) {
-          const std::string to = fmt::format("transformer.h.{}.", layer),
-                            from = fmt::format("layers.{}.", layer);
-          same(to + "ln_1.weight", from + "input_norm.weight", {h});
-          same(to + "ln_2.bias", from + "post_attention_norm.bias", {h});
-          conv(to + "attn.c_proj.weight", from + "attention.output.weight", h, h);
-          conv(to + "mlp.c_fc.weight", from + "mlp.up.weight", h, f);
-          conv(to + "mlp.c_proj.weight", from + "mlp.down.weight", f, h);
-          Bytes rows, bias;  // [Q; K; V] as rows; the transpose has them as columns
-          for (const char* part : {"query", "key", "value"}) {
-            const Bytes w = ExpectedWeight(recipe, fmt::format("{}attention.{}.weight", from, part), dtype);
-            const Bytes b = ExpectedWeight(recipe, fmt::format("{}attention.{}.bias", from, part), dtype);
-            rows.insert(rows.end(), w.begin(), w.end());
-            bias.insert(bias.end(), b.begin(), b.end());
-          }
-          expect(to + "attn.c_attn.weight", {h, 3 * h}, Transposed(rows, 3 * h, h, size));
-          expect(to + "attn.c_attn.bias", {3 * h}, bias);
-        }
-        EXPECT_EQ(loaded.contains("lm_head.weight"), !tied);
-        EXPECT_EQ(loaded.size(), 2 + 12 * 3 + 2 + (tied ? 0u : 1u));
-        EXPECT_EQ(loaded.begin()->second.dtype, dtype == Dtype::kF32   ? "F32"
-                                                : dtype == Dtype::kF16 ? "F16"
-                                                                       : "BF16");
+        Gpt2Tensors(recipe, model, dtype, out + "/model.safetensors").Check();
       }
     }
   }
 }
 
-TEST_F(StripTest, ConfigSaysWhatTheModelIs) {
+TEST_F(StripTest, ConfigDescribesTheModel) {
   Make({.layers = 3, .vocab = 41, .positions = 7});
   recipe_.model["eos_token_id"] = 40;
   std::filesystem::remove_all(dir_ / "run");
@@ -196,7 +213,7 @@ TEST_F(StripTest, OnlyTheMastersAreRead) {
   for (const TransferredTensor& tensor : result->tensors) EXPECT_EQ(tensor.source, Role::kMaster);
 }
 
-TEST_F(StripTest, WithoutMastersTheWeightsServe) {
+TEST_F(StripTest, WithoutMastersTakesTheWeights) {
   Make({});
   recipe_.optimizer = false;
   std::filesystem::remove_all(dir_ / "run");
@@ -207,7 +224,7 @@ TEST_F(StripTest, WithoutMastersTheWeightsServe) {
     EXPECT_EQ(loaded.at(spec.name).bytes, ExpectedWeight(recipe_, spec.name, Dtype::kF32)) << spec.name;
 }
 
-TEST_F(StripTest, NativeIsAStepOfWeightsOnTheSameTopology) {
+TEST_F(StripTest, NativeOutputIsAStepOfWeightsOnTheSameTopology) {
   Make({.layers = 3});
   const auto result = Run({.dtype = Dtype::kBF16, .format = FindSystem("native"), .keep_fp32 = {"*norm*"}});
   ASSERT_TRUE(result.ok()) << result.status().message();
@@ -225,7 +242,7 @@ TEST_F(StripTest, NativeIsAStepOfWeightsOnTheSameTopology) {
   }
 }
 
-TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
+TEST_F(StripTest, LargeModelsAreSplitIntoFilesWithAnIndex) {
   Make({});
   const auto result = Run({.max_file_bytes = 4000});
   ASSERT_TRUE(result.ok());
@@ -245,7 +262,7 @@ TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
             result->files);
 }
 
-TEST(CutIntoFilesTest, FillsInOrderAndGivesGiantsTheirOwn) {
+TEST(CutIntoFilesTest, FillsFilesInOrderAndGivesLargeTensorsTheirOwn) {
   using Files = std::vector<std::vector<size_t>>;
   EXPECT_EQ(CutIntoFiles({4, 4, 4}, 8), (Files{{0, 1}, {2}}));
   EXPECT_EQ(CutIntoFiles({1, 20, 1, 1}, 8), (Files{{0}, {1}, {2, 3}}));
@@ -290,7 +307,7 @@ class StripOverflowTest : public StripTest {
   }
 };
 
-TEST_F(StripOverflowTest, OverflowIsCountedAndLeavesNothing) {
+TEST_F(StripOverflowTest, CountsOverflowAndLeavesNothing) {
   for (const System* format : {FindSystem("hf"), FindSystem("native")}) {
     const auto result = Run({.format = format});
     ASSERT_TRUE(result.ok()) << result.status().message();
@@ -301,7 +318,7 @@ TEST_F(StripOverflowTest, OverflowIsCountedAndLeavesNothing) {
   }
 }
 
-TEST_F(StripOverflowTest, ATrialForeseesItAndWritesNothing) {
+TEST_F(StripOverflowTest, ADryRunReportsItAndWritesNothing) {
   const auto step = StepReader::Open(Fs(), dir_ / "run/step-00000100");
   ASSERT_TRUE(step.ok());
   const auto tried = PlanStrip(**step, {})->Try();
@@ -342,7 +359,7 @@ TEST_F(StripTest, AFusedTensorKeepsFp32Whole) {
   EXPECT_EQ(loaded.at("transformer.h.1.attn.c_attn.weight").dtype, "F16");
 }
 
-TEST_F(StripTest, AGlobThatMatchesNothingIsNamed) {
+TEST_F(StripTest, NamesAGlobThatMatchesNothing) {
   Make({});
   const auto result = Run({.keep_fp32 = {"*.lm_haed.*"}});
   ASSERT_FALSE(result.ok());
@@ -351,7 +368,7 @@ TEST_F(StripTest, AGlobThatMatchesNothingIsNamed) {
   EXPECT_EQ(Left(), only_source_);
 }
 
-TEST_F(StripTest, AnUnknownArchitectureIsNamed) {
+TEST_F(StripTest, NamesAnUnknownArchitecture) {
   Make({});
   recipe_.model["architecture"] = "perceiver";
   std::filesystem::remove_all(dir_ / "run");
@@ -363,7 +380,7 @@ TEST_F(StripTest, AnUnknownArchitectureIsNamed) {
   EXPECT_TRUE(Run({.format = FindSystem("safetensors")}).ok());
 }
 
-TEST_F(StripTest, AModelThatContradictsItsTensorsIsNamed) {
+TEST_F(StripTest, NamesAModelThatContradictsItsTensors) {
   Make({});
   for (const auto& [field, value, named] :
        {std::tuple("hidden_size", json(32), "embedding.word.weight"),
@@ -390,7 +407,7 @@ class LyingFileSystem final : public WrappedFileSystem {
     const bool is_data = call.kind == FsCall::Kind::kWrite && call.path.ends_with(".safetensors");
     if (!is_data || left_ < 0 || left_-- > 0) return run();
     Bytes bytes(call.bytes.begin(), call.bytes.end());
-    bytes.front() ^= std::byte{1};  // what comes last may pad the page
+    bytes.front() ^= std::byte{1};  // the last bytes may be padding
     return call.file->WriteAt(call.offset, bytes);
   }
 
@@ -398,7 +415,7 @@ class LyingFileSystem final : public WrappedFileSystem {
   int64_t left_;
 };
 
-TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
+TEST_F(StripTest, DetectsAByteThatTheDiskChanged) {
   Make({});
   for (int64_t lie_at = 0;; ++lie_at) {
     LyingFileSystem lying(Fs(), lie_at);
@@ -416,8 +433,8 @@ TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
   }
 }
 
-// Whatever fails, the directory is there whole or not at all.
-TEST_F(StripTest, AFailureNeverLeavesHalfADirectory) {
+// Whatever fails, the directory is complete or does not exist.
+TEST_F(StripTest, AFailureLeavesNoPartialDirectory) {
   Make({}, {});
   ASSERT_TRUE(WriteSmallFile(Fs(), dir_ / "tokenizer.json", std::string(5000, 't')).ok());
   const auto options = [&](FileSystem& fs) {

@@ -34,7 +34,7 @@ class VirtualStepTest : public testing::Test {
   TempDir temp_;
 };
 
-TEST_F(VirtualStepTest, IsAStepOfTheNewTopologyWithTheSameValues) {
+TEST_F(VirtualStepTest, HasTheNewTopologyAndTheSameValues) {
   const auto result = Reshape("run", "new", {.tp = 1, .pp = 2, .dp = 1});
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(Fs().List(result->path)->size(), 2);  // index and manifest
@@ -43,14 +43,14 @@ TEST_F(VirtualStepTest, IsAStepOfTheNewTopologyWithTheSameValues) {
   EXPECT_EQ(HexOf(*step), HexOf(*Open(temp_ / "run")));
 }
 
-TEST_F(VirtualStepTest, OfAVirtualStepNamesTheRealShards) {
+TEST_F(VirtualStepTest, AVirtualStepOfAVirtualStepNamesTheRealShards) {
   ASSERT_TRUE(Reshape("run", "new", {.tp = 4}).ok());
   ASSERT_TRUE(Reshape("new", "newer", {.pp = 2}).ok());
   std::filesystem::remove_all(std::filesystem::path(temp_ / "new"));
   EXPECT_EQ(HexOf(*Open(temp_ / "newer")), HexOf(*Open(temp_ / "run")));
 }
 
-TEST_F(VirtualStepTest, SaysWhereTheShardsWereWhenTheyAreGone) {
+TEST_F(VirtualStepTest, NamesMissingShardsWithTheirPaths) {
   const auto result = Reshape("run", "new", {.tp = 4});
   std::filesystem::remove_all(std::filesystem::path(temp_ / "run"));
   const auto step = StepReader::Open(Fs(), result->path);
@@ -59,8 +59,8 @@ TEST_F(VirtualStepTest, SaysWhereTheShardsWereWhenTheyAreGone) {
       << step.status().message();
 }
 
-// Neither a rename nor a file system that is not mounted shows that nobody needs the shards.
-TEST_F(VirtualStepTest, KeepsItsShardsFromRetentionUntilThePersonLetsGo) {
+// A renamed step, or one on an unmounted file system, may still need the shards.
+TEST_F(VirtualStepTest, KeepsItsShardsUntilTheUserReleasesThem) {
   StepRecipe newer = RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1});
   for (newer.step = 200; newer.step <= 300; newer.step += 100)  // the newest two always stay
     ASSERT_TRUE(MakeStep(Fs(), temp_ / "run", newer).ok());
@@ -100,7 +100,7 @@ TEST_F(VirtualStepTest, KeepsItsShardsFromRetentionUntilThePersonLetsGo) {
   EXPECT_FALSE(Fs().Stat(old).ok());
 }
 
-TEST_F(VirtualStepTest, LetsGoOfItsShardsWhenItIsRetired) {
+TEST_F(VirtualStepTest, ReleasesItsShardsWhenItIsRetired) {
   StepRecipe recipe = RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1});
   const auto result = Reshape("run", "new", {.tp = 1});
   ASSERT_TRUE(result.ok()) << result.status().message();
@@ -113,7 +113,7 @@ TEST_F(VirtualStepTest, LetsGoOfItsShardsWhenItIsRetired) {
 }
 
 // Killed between the announcement and the rename that makes the step.
-TEST_F(VirtualStepTest, AHoldOfAStepThatNeverCameToBeEndsAfterAnHour) {
+TEST_F(VirtualStepTest, AHoldOfAMissingStepExpiresAfterAnHour) {
   const std::string held = temp_ / "run/step-00000100";
   ASSERT_TRUE(AnnounceHold(Fs(), held, temp_ / "new/step-00000100", temp_ / "gone").ok());
   const auto holds = [&] { return HoldsOf(Fs(), temp_ / "run", 100).value(); };
@@ -133,7 +133,7 @@ class LateClock final : public UnsyncedFileSystem {
   }
 };
 
-TEST_F(VirtualStepTest, AHoldIsOldByTheClockThatDatesIt) {
+TEST_F(VirtualStepTest, AHoldAgesByTheFileSystemsClock) {
   LateClock server;
   const std::string held = temp_ / "run/step-00000100";
   ASSERT_TRUE(AnnounceHold(server, held, temp_ / "new/step-00000100", temp_ / "gone").ok());
@@ -145,14 +145,14 @@ TEST_F(VirtualStepTest, AHoldIsOldByTheClockThatDatesIt) {
   EXPECT_EQ(holds().size(), 0u);
 }
 
-TEST_F(VirtualStepTest, RefusesATopologyThatDoesNotFitAndLeavesNothing) {
+TEST_F(VirtualStepTest, RefusesImpossibleTopologiesAndLeavesNothing) {
   EXPECT_EQ(Reshape("run", "new", {.tp = 3}).status().kind(), StatusKind::kInvalidArgument);
   EXPECT_FALSE(Fs().Stat(temp_ / "new").ok());
   EXPECT_EQ(Reshape("run", "run", {.tp = 1}).status().kind(), StatusKind::kAlreadyExists);
 }
 
 // 2.4 TB of 512 ranks, in files without a single block.
-TEST_F(VirtualStepTest, CostsMetadataOnly) {
+TEST_F(VirtualStepTest, WritesOnlyMetadata) {
   const StepRecipe recipe =
       RecipeOf({.layers = 8, .hidden = 42240, .heads = 96, .ffn = 168960, .vocab = 250880},
                {.tp = 8, .pp = 8, .dp = 8, .zero = 1});

@@ -1,5 +1,5 @@
-// Jobs that go wrong: within ten seconds of the deadline every rank has stopped non-zero, and one line says
-// why. And jobs without MPI. Each test runs programs built beside this one (mpi_hang.cc).
+// Failing jobs: within ten seconds of the deadline every rank has stopped with a non-zero status, and one
+// line gives the reason. And jobs without MPI. Each test runs programs built beside this one (mpi_hang.cc).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-// With the one second of mpi_hang's deadline: the ten seconds that are promised, and the program's own start.
+// The one second of mpi_hang's deadline, the promised ten seconds, and the program's own start.
 constexpr double kLimitSeconds = 1 + 10 + 20;
 
 std::string Program(const std::string& name) {
@@ -78,7 +78,7 @@ Outcome RunTorchrunStyle(const std::string& program_and_arguments) {
   return RunShell(command + "wait");
 }
 
-// A zombie has ended; that its parent does not ask for its status is the parent's affair.
+// A zombie has ended, even if its parent has not asked for its status.
 bool Runs(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string line;
@@ -108,7 +108,7 @@ int LinesOf(const std::string& output, const std::string& mark) {
   return count;
 }
 
-// Some rank found itself in `operation` without `missing`, which is or was `where`.
+// Some rank was in `operation` without `missing`, which is or was `where`.
 void ExpectStopped(const Outcome& outcome, const std::string& operation, const std::string& where,
                    const std::string& missing = "rank 1") {
   EXPECT_EQ(outcome.status, cairn::kExitLostPeer);
@@ -121,35 +121,35 @@ void ExpectStopped(const Outcome& outcome, const std::string& operation, const s
   ExpectNobodyLeft(outcome.output);
 }
 
-TEST(WatchdogTest, ARankThatSleepsOutsideAnyOperationIsNamed) {
+TEST(WatchdogTest, NamesARankThatSleepsOutsideAnyOperation) {
   const Outcome outcome = RunMpi(4, "mpi_hang sleep");
   ExpectStopped(outcome, "all-reduce of dp/grad bucket 2 \\(operation 18, ranks 0,1,2,3\\)",
                 "last seen in step 17, in no operation since it left all-reduce of dp/grad bucket 2");
   EXPECT_THAT(outcome.output, HasSubstr("in step 18: "));
 }
 
-TEST(WatchdogTest, ARankStoppedByASignalIsNamedAndStopped) {
+TEST(WatchdogTest, NamesAndStopsARankThatASignalStopped) {
   ExpectStopped(RunMpi(4, "mpi_hang stop"), "all-reduce of dp/grad bucket 2", "stopped by a signal");
 }
 
-TEST(WatchdogTest, ARankInAnotherOperationIsNamedWithIt) {
-  // Whoever notices first names who is elsewhere: the others rank 1, or rank 1 the others.
+TEST(WatchdogTest, NamesARankInAnotherOperation) {
+  // The first to notice names the ranks that are elsewhere: the others name rank 1, or rank 1 the others.
   ExpectStopped(RunMpi(4, "mpi_hang order"), "all-reduce of (dp|world)", "", "rank [0-9]+");
 }
 
-TEST(WatchdogTest, AMessageThatDoesNotComeNamesItsSender) {
+TEST(WatchdogTest, AMissingMessageNamesItsSender) {
   ExpectStopped(RunMpi(4, "mpi_hang message"), "(receive of dp/activation of micro-batch 3|all-reduce of dp)",
                 "last seen in step 17");
 }
 
-TEST(WatchdogTest, ARankThatIsKilledEndsTheJob) {
+TEST(WatchdogTest, AKilledRankEndsTheJob) {
   const Outcome outcome = RunMpi(4, "mpi_hang die");
   EXPECT_NE(outcome.status, 0);
   EXPECT_LT(outcome.seconds, kLimitSeconds);
   ExpectNobodyLeft(outcome.output);
 }
 
-TEST(WatchdogTest, AnErrorOnOneRankEndsTheJobWithItsMessage) {
+TEST(WatchdogTest, AnErrorOnOneRankEndsTheJobAndIsPrinted) {
   const Outcome outcome = RunMpi(4, "mpi_hang throw");
   EXPECT_NE(outcome.status, 0);
   EXPECT_LT(outcome.seconds, kLimitSeconds);
@@ -157,7 +157,7 @@ TEST(WatchdogTest, AnErrorOnOneRankEndsTheJobWithItsMessage) {
   ExpectNobodyLeft(outcome.output);
 }
 
-TEST(WatchdogTest, AJobThatEndsWellSaysNothing) {
+TEST(WatchdogTest, ASuccessfulJobPrintsNothing) {
   const Outcome outcome = RunMpi(4, "mpi_hang none");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, Not(HasSubstr("cairn:")));
@@ -177,7 +177,7 @@ TEST(TorchrunTest, RanksOnCpusNeedMpi) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("all ranks agree")));
 }
 
-TEST(TorchrunTest, AStoppedRankIsNamedAndKilled) {
+TEST(TorchrunTest, NamesAndKillsAStoppedRank) {
   const Outcome outcome = RunTorchrunStyle("mpi_hang vote-stop");
   EXPECT_THAT(outcome.output, HasSubstr("status of 0: 1\n"));
   EXPECT_THAT(outcome.output, HasSubstr("status of 1: 137\n"));
@@ -186,21 +186,21 @@ TEST(TorchrunTest, AStoppedRankIsNamedAndKilled) {
   ExpectNobodyLeft(outcome.output);
 }
 
-// Its status, 0, would tell torchrun nothing; the other rank sees that the process is gone.
-TEST(TorchrunTest, ARankThatVanishesIsNoticedByTheOthers) {
+// Its status 0 is no failure to torchrun; the other rank sees that the process is gone.
+TEST(TorchrunTest, OtherRanksNoticeAVanishedRank) {
   const Outcome outcome = RunTorchrunStyle("mpi_hang vote-exit");
   EXPECT_THAT(outcome.output, HasSubstr(fmt::format("status of 0: {}\n", int{cairn::kExitLostPeer})));
   EXPECT_THAT(outcome.output, HasSubstr("its process is gone"));
 }
 
-TEST(LaunchTest, VariablesThatContradictEachOtherAreRefused) {
+TEST(LaunchTest, RefusesContradictoryVariables) {
   const Outcome outcome = RunShell("RANK=5 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 timeout 60 " +
                                    Program("mpi_hang") + " none");
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.output, HasSubstr("error: environment variable RANK='5' is not a number from 0 to 1"));
 }
 
-TEST(LaunchTest, AProcessThatCannotMeetTheOthersDoesNotStart) {
+TEST(LaunchTest, AProcessThatCannotReachTheOthersDoesNotStart) {
   const std::string program = "timeout 60 " + Program("mpi_hang") + " none";
   const Outcome srun = RunShell("SLURM_STEP_NUM_TASKS=4 " + program);
   EXPECT_NE(srun.status, 0);
@@ -216,7 +216,7 @@ TEST(LaunchTest, AProcessThatCannotMeetTheOthersDoesNotStart) {
   EXPECT_NE(mpirun.status, 0);
   EXPECT_THAT(mpirun.output, HasSubstr("error: OMPI_COMM_WORLD_SIZE=2 says"));
   EXPECT_THAT(RunShell("PMIX_RANK=1 " + program).output, HasSubstr("error: PMIX_RANK=1 says"));
-  // One process of mpirun is what was asked for.
+  // mpirun was asked for one process.
   EXPECT_EQ(RunShell(fmt::format("PMI_SIZE=4 {} 1 {} none", Program("mpi_run"), Program("mpi_hang"))).status,
             0);
 }

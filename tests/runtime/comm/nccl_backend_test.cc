@@ -1,4 +1,4 @@
-// libcairn_nccl.so on one GPU: NCCL wants one for each rank, so that a group here has one rank.
+// libcairn_nccl.so on one GPU: NCCL needs one per rank, so a group here has one rank.
 #include "runtime/comm/nccl_backend.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-TEST(NcclBackendTest, DoesTheCollectivesOfOneRank) {
+TEST(NcclBackendTest, RunsTheCollectivesOfOneRank) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   const auto nccl = NcclModule::Load(0);
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -21,8 +21,8 @@ TEST(NcclBackendTest, DoesTheCollectivesOfOneRank) {
   const at::Tensor wanted =
       at::arange(1 << 20, at::TensorOptions(at::Device(at::kCUDA, nccl->device())).dtype(at::kFloat));
   at::Tensor t = wanted.clone(), gathered = at::zeros_like(wanted), scattered = at::zeros_like(wanted);
-  // A group that claims a second rank, which has nothing to add: with one, ProcessGroup asks no backend. Its
-  // operations end on the device, long after they returned.
+  // A group that claims a second rank, which contributes nothing: with one rank, ProcessGroup calls no
+  // backend. Its operations end on the device, long after they returned.
   const ProcessGroup group("world", 0, {0, 1}, 0, backend, backend);
   group.AllReduceSum(t, "sum");
   group.AllReduceMax(t, "maximum");

@@ -42,14 +42,14 @@ CheckpointModel ModelOf(const TrainConfig& config) {
   return *model;
 }
 
-// A training with these flags alone, from a checkpoint of LlamaFlags().
+// A training with only these flags, from a checkpoint of LlamaFlags().
 Status Start(std::vector<std::string_view> given, const std::function<void(TrainConfig&)>& set) {
   TrainConfig config;
   set(config);
   return TakeModel(ModelOf(LlamaFlags()), given, config);
 }
 
-TEST(CheckpointModelTest, IsTheModelThatWasSaved) {
+TEST(CheckpointModelTest, ReadsTheSavedModel) {
   std::vector<TrainConfig> configs(5);
   configs[0] = LlamaFlags();
   configs[1].vocab_size = configs[2].vocab_size = configs[3].vocab_size = configs[4].vocab_size = 101;
@@ -78,7 +78,7 @@ TEST(CheckpointModelTest, IsTheModelThatWasSaved) {
   }
 }
 
-TEST(CheckpointModelTest, AGivenFlagThatSaysOtherwiseIsNamedWithBothValues) {
+TEST(CheckpointModelTest, AContradictingFlagIsNamedWithBothValues) {
   const Status hidden = Start({"hidden-size"}, [](TrainConfig& c) { c.hidden_size = 64; });
   EXPECT_THAT(hidden.message(), HasSubstr("--hidden-size 64: the model of STEP differs: "));
   EXPECT_THAT(hidden.message(), HasSubstr("hidden_size would be 64, but is 32 in the checkpoint"));
@@ -98,7 +98,7 @@ TEST(CheckpointModelTest, AGivenFlagThatSaysOtherwiseIsNamedWithBothValues) {
               HasSubstr("it must be one of learned, rope, alibi, none"));
 }
 
-TEST(CheckpointModelTest, FlagsThatSayTheSameAreFine) {
+TEST(CheckpointModelTest, EqualFlagsAreAccepted) {
   const TrainConfig flags = LlamaFlags();
   TrainConfig config = flags;
   EXPECT_EQ(TakeModel(ModelOf(flags),
@@ -113,7 +113,7 @@ TEST(CheckpointModelTest, FlagsThatSayTheSameAreFine) {
   EXPECT_EQ(config.seq_length, 64);  // the model has no more positions
 }
 
-TEST(CheckpointModelTest, WhatCannotBeTrainedIsRefusedByItsName) {
+TEST(CheckpointModelTest, UntrainableModelsAreRefusedByName) {
   const TrainConfig flags = LlamaFlags();
   for (const auto& [name, value, says] : std::initializer_list<std::tuple<const char*, json, const char*>>{
            {"activation", "mish", "the model's activation is 'mish'"},
@@ -133,7 +133,7 @@ TEST(CheckpointModelTest, WhatCannotBeTrainedIsRefusedByItsName) {
   }
 }
 
-TEST(CheckpointModelTest, TensorsMustBeThoseOfTheModel) {
+TEST(CheckpointModelTest, TensorsMustMatchTheModel) {
   const TrainConfig flags = LlamaFlags();
   const CheckpointModel model = ModelOf(flags);
   std::vector<ParameterSpec> specs = GptSpecs(flags);

@@ -1,4 +1,4 @@
-// DeepSpeed's JSON, as BigScience's and transformers' jobs have it.
+// DeepSpeed's JSON, as in jobs of BigScience and transformers.
 #include "runtime/config/deepspeed_config.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class DeepSpeedConfigTest : public testing::Test {
 };
 
 // meg_ds_3d_gpt2_perf_n16.slurm.
-TEST_F(DeepSpeedConfigTest, TheFilesLossScaleCountsAsInDeepSpeed) {
+TEST_F(DeepSpeedConfigTest, TheFilesLossScaleIsUsedAsInDeepSpeed) {
   const TrainConfig config = ConfigOf(With(R"({
     "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 256, "gradient_clipping": 1.0,
     "prescale_gradients": true, "zero_optimization": {"stage": 0},
@@ -49,7 +49,7 @@ TEST_F(DeepSpeedConfigTest, TheFilesLossScaleCountsAsInDeepSpeed) {
 }
 
 // meg_ds_zero_gpt2_perf_n16_offload.slurm.
-TEST_F(DeepSpeedConfigTest, OffloadAndMisspeltKeysAreRead) {
+TEST_F(DeepSpeedConfigTest, AcceptsOffloadAndKnownMisspeltKeys) {
   const TrainConfig config = ConfigOf(With(
       R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
           "offload_param": {"device": "cpu", "pin_memory": true}, "stage3_max_live_parameters": 1e9,
@@ -65,7 +65,7 @@ TEST_F(DeepSpeedConfigTest, OffloadAndMisspeltKeysAreRead) {
   EXPECT_EQ(config.reduce_bucket_size, 4096);  // DeepSpeed never saw Megatron's flag
 }
 
-TEST_F(DeepSpeedConfigTest, OlderOffloadsAreSwitches) {
+TEST_F(DeepSpeedConfigTest, ReadsOlderOffloadSwitches) {
   const TrainConfig config = ConfigOf(With(
       R"({"zero_optimization": {"stage": 3, "cpu_offload": true, "cpu_offload_params": true,
           "cpu_offload_use_pin_memory": true}})"));
@@ -75,8 +75,8 @@ TEST_F(DeepSpeedConfigTest, OlderOffloadsAreSwitches) {
   EXPECT_FALSE(none.offload_optimizer);
 }
 
-// hf_ds_gpt2_perf_n16_all_offl.slurm. What transformers puts for "auto" of buckets follows from the width.
-TEST_F(DeepSpeedConfigTest, AutoLeavesValuesToTheCommandLine) {
+// hf_ds_gpt2_perf_n16_all_offl.slurm. For "auto" buckets transformers computes sizes from the width.
+TEST_F(DeepSpeedConfigTest, AutoTakesValuesFromTheCommandLine) {
   TrainConfig config = ConfigOf(With(
       R"({"fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 8},
           "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
@@ -108,7 +108,7 @@ TEST_F(DeepSpeedConfigTest, AutoLeavesValuesToTheCommandLine) {
   EXPECT_EQ(given.reduce_bucket_size, 7);
 }
 
-TEST_F(DeepSpeedConfigTest, OptimizerAndScheduleFillTheirFlags) {
+TEST_F(DeepSpeedConfigTest, OptimizerAndScheduleSetTheirFlags) {
   const TrainConfig config = ConfigOf(With(
       R"({"optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.8, 0.99], "eps": 1e-6,
                                                    "weight_decay": 3e-7, "adam_w_mode": true}},
@@ -128,14 +128,14 @@ TEST_F(DeepSpeedConfigTest, OptimizerAndScheduleFillTheirFlags) {
   EXPECT_TRUE(config.partition_activations && config.checkpoint_in_cpu);
 }
 
-TEST_F(DeepSpeedConfigTest, FirstLossScaleIsDeepSpeedsWhereNobodySaysOtherwise) {
+TEST_F(DeepSpeedConfigTest, InitialLossScaleDefaultsToDeepSpeeds) {
   EXPECT_EQ(ConfigOf(With(R"({"fp16": {"enabled": true}})")).initial_loss_scale, 65536);
   EXPECT_EQ(ConfigOf(With(R"({"fp16": {"enabled": true}})", "--initial-loss-scale 8")).initial_loss_scale, 8);
   EXPECT_EQ(ConfigOf(With(R"({"fp16": {"enabled": false, "loss_scale": 4}})")).loss_scale, 0);
 }
 
 // tr11-176B-ml.slurm.
-TEST_F(DeepSpeedConfigTest, Bf16CutsOptimizerStates) {
+TEST_F(DeepSpeedConfigTest, Bf16PartitionsOptimizerStates) {
   const TrainConfig config = ConfigOf(
       With(R"({"train_batch_size": 2048, "zero_optimization": {"stage": 0}, "bf16": {"enabled": true}})",
            "--bf16 --zero-stage 0 --global-batch-size 2048 --rampup-batch-size 192 16 9_765_625"));
@@ -169,7 +169,7 @@ TEST_F(DeepSpeedConfigTest, ReadingIsStrict) {
   EXPECT_NE(ErrorOf("{").find(path_), ErrorOf("{").npos + 1);
 }
 
-TEST_F(DeepSpeedConfigTest, SectionsThatChangeATrainingMustBeOff) {
+TEST_F(DeepSpeedConfigTest, RefusesUnsupportedSectionsUnlessTheyAreOff) {
   EXPECT_EQ(ErrorOf(R"({"curriculum_learning": {"enabled": true, "min_difficulty": 8}})"),
             ": curriculum_learning is not supported");
   EXPECT_EQ(ErrorOf(R"({"curriculum_learning": {"enabled": false, "min_difficulty": 8}, "aio": {"x": 1}})"),
@@ -178,7 +178,7 @@ TEST_F(DeepSpeedConfigTest, SectionsThatChangeATrainingMustBeOff) {
             ": compression_training is not supported");
 }
 
-TEST_F(DeepSpeedConfigTest, TransformersFlagHoldsTheFileItself) {
+TEST_F(DeepSpeedConfigTest, AcceptsTheFileAsAFlagsValue) {
   With(R"({"train_batch_size": 16})");
   EXPECT_EQ(ConfigOf("--deepspeed " + path_).global_batch_size, 16);
   EXPECT_EQ(ParseWords("--deepspeed /nowhere/ds.json").status().kind(), StatusKind::kNotFound);

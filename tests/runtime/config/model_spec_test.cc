@@ -27,7 +27,7 @@ const ParameterSpec& Find(const std::vector<ParameterSpec>& specs, std::string_v
 }
 
 // The formula of GPT parameter counts: l(12h^2 + 13h) + vh + sh + 2h.
-TEST(ModelSpecTest, CountFollowsThePublishedFormula) {
+TEST(ModelSpecTest, CountMatchesThePublishedFormula) {
   const uint64_t l = 3, h = 64, v = 1001, s = 32;
   EXPECT_EQ(CountParameters(GptSpecs(SmallModel())), l * (12 * h * h + 13 * h) + v * h + s * h + 2 * h);
 }
@@ -42,8 +42,8 @@ TEST(ModelSpecTest, TiedEmbeddingIsOnTheLastStageToo) {
   EXPECT_EQ(Find(specs, "output.weight").layer, kAfterLayers);
 }
 
-// What a manifest leaves out follows from the rest: here the size of a head.
-TEST(ModelSpecTest, AStepSaysTheModelThatItIsOf) {
+// Fields that a manifest leaves out follow from the rest: here the size of a head.
+TEST(ModelSpecTest, ReadsTheModelOfAStep) {
   const TrainConfig config = SmallModel();
   std::vector<std::string> names;
   for (const ParameterSpec& spec : GptSpecs(config))

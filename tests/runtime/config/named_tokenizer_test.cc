@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-TEST(TrainingTokenizerTest, FlagsNameItsSizeAndFiles) {
+TEST(TrainingTokenizerTest, FlagsGiveItsSizeAndFiles) {
   FileSystem& fs = FileSystem::Posix();
   TempDir dir;
   ASSERT_TRUE(
@@ -34,7 +34,7 @@ TEST(TrainingTokenizerTest, FlagsNameItsSizeAndFiles) {
 }
 
 // Three pieces of a ModelProto, and a trainer_spec with eos_id.
-TEST(TrainingTokenizerTest, ASentencePieceModelSaysItsSizeAndItsEnd) {
+TEST(TrainingTokenizerTest, ReadsSizeAndEndTokenOfASentencePieceModel) {
   FileSystem& fs = FileSystem::Posix();
   TempDir dir;
   const std::string piece =

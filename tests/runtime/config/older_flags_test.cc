@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-TEST(OlderFlagsTest, OldNamesMeanTheNewOnes) {
+TEST(OlderFlagsTest, OldNamesMapToNewOnes) {
   const TrainConfig config = ConfigOf(
       "--model-parallel-size 4 --batch-size=96 --warmup 0.01 --checkpoint-num-layers 2 --gas 8 "
       "--zero-reduce-bucket-size 50000000 "
@@ -50,12 +50,12 @@ TEST(OlderFlagsTest, UnderscoresInFlagsAreDashes) {
   EXPECT_EQ(config.save_interval, "5");
 }
 
-TEST(OlderFlagsTest, NumbersOfListsHaveUnderscoresToo) {
+TEST(OlderFlagsTest, NumbersInListsMayHaveUnderscores) {
   EXPECT_EQ(ConfigOf("--rampup-batch-size 192 16 9_765_625 --lr 6e-5").rampup_batch_size,
             (std::vector<int64_t>{192, 16, 9'765'625}));
 }
 
-TEST(OlderFlagsTest, WhatChoseAnImplementationIsSaidOnce) {
+TEST(OlderFlagsTest, ObsoleteImplementationFlagsAreNotedOnce) {
   const TrainConfig config = ConfigOf(
       "--data-impl mmap --local_rank=3 --data-impl mmap --override-opt_param-scheduler "
       "--DDP-impl local --profile-ranks 0 1 --num-layers 3");
@@ -64,8 +64,8 @@ TEST(OlderFlagsTest, WhatChoseAnImplementationIsSaidOnce) {
   EXPECT_EQ(config.notes[0], "--data-impl has no effect here: a dataset is always read in place");
 }
 
-// Each by itself, as it stands on a command line that people ran.
-TEST(OlderFlagsTest, EachFlagWithoutEffectIsSaid) {
+// Each by itself, as on command lines that were really used.
+TEST(OlderFlagsTest, EachFlagWithoutEffectIsNoted) {
   for (const std::string flag :
        {"--allgather-bucket-size 5000000000", "--zero-allgather-bucket-size 500", "--pin-memory",
         "--use-pin-memory", "--memory-centric-tiled-linear --tile-factor=1",
@@ -78,7 +78,7 @@ TEST(OlderFlagsTest, EachFlagWithoutEffectIsSaid) {
   }
 }
 
-TEST(OlderFlagsTest, AFileMayHaveThemToo) {
+TEST(OlderFlagsTest, AFileMayContainThem) {
   TrainConfig config;
   ASSERT_TRUE(
       ApplyToml("pin_memory = true\nallgather-bucket-size = 500\nuse-flash-attn = false\ndata-impl = 'mmap'",
@@ -91,20 +91,20 @@ TEST(OlderFlagsTest, AFileMayHaveThemToo) {
             "a.toml:1: --dataloader-type cyclic is not supported; only single is");
 }
 
-TEST(OlderFlagsTest, WhatTrainsSomethingElseIsRefusedByName) {
+TEST(OlderFlagsTest, FlagsThatChangeTheTrainingAreRefused) {
   for (const std::string flag : {"--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"})
     EXPECT_EQ(ParseErrorOf(flag), "");
   EXPECT_NE(ParseErrorOf("--eod-mask-loss --calculate-per-token-loss"), "");
 }
 
-TEST(OlderFlagsTest, AValueThatWouldHaveAnEffectIsRefused) {
+TEST(OlderFlagsTest, ValuesThatWouldHaveAnEffectAreRefused) {
   EXPECT_EQ(ParseErrorOf("--dataloader-type cyclic"),
             "--dataloader-type cyclic is not supported; only single is");
   EXPECT_EQ(ParseErrorOf("--num-experts 1"), "");
   EXPECT_EQ(ParseErrorOf("--num-experts 64"), "--num-experts 64 is not supported; only 1 is");
 }
 
-TEST(OlderFlagsTest, UnknownFlagsAreNamedWithTheNearest) {
+TEST(OlderFlagsTest, UnknownFlagsSuggestTheNearest) {
   EXPECT_EQ(ParseErrorOf("--num-layer 3"),
             "cairn train does not know --num-layer (did you mean --num-layers?); see --help");
   EXPECT_EQ(ParseErrorOf("--data-inpl mmap"),
@@ -113,7 +113,7 @@ TEST(OlderFlagsTest, UnknownFlagsAreNamedWithTheNearest) {
 }
 
 // A flag has one meaning: rows of the table, other names and ignored ones do not overlap.
-TEST(OlderFlagsTest, EachNameStandsInOneTable) {
+TEST(OlderFlagsTest, EachNameIsInOneTable) {
   std::set<std::string_view> rows;
   for (const Flag& flag : TrainFlags()) rows.insert(flag.name);
   std::set<std::string_view> names = rows;
@@ -124,7 +124,7 @@ TEST(OlderFlagsTest, EachNameStandsInOneTable) {
   for (const IgnoredFlag& flag : IgnoredFlags()) EXPECT_TRUE(names.insert(flag.name).second) << flag.name;
 }
 
-TEST(ImpliedSettingsTest, TokensAreSamples) {
+TEST(ImpliedSettingsTest, TokensAreConvertedToSamples) {
   const TrainConfig config = ConfigOf(
       "--seq-length 100 --train-samples 500 --train-tokens 30_001 --lr-decay-tokens 200 --lr-warmup-tokens "
       "1");
@@ -133,18 +133,18 @@ TEST(ImpliedSettingsTest, TokensAreSamples) {
   EXPECT_EQ(config.lr_warmup_samples, 1);
 }
 
-TEST(ImpliedSettingsTest, WeightsAloneAreAFinetune) {
+TEST(ImpliedSettingsTest, OnlyWeightsMeansFinetune) {
   const TrainConfig both = ConfigOf("--load a --no-load-optim --reset-progress --no-load-rng");
   EXPECT_TRUE(both.finetune);
   EXPECT_FALSE(both.reset_progress || both.no_load_optim || both.no_load_rng);
   EXPECT_FALSE(ConfigOf("--load a --reset-progress").finetune);
 }
 
-TEST(ImpliedSettingsTest, AMethodOfRecomputationRecomputes) {
+TEST(ImpliedSettingsTest, ARecomputeMethodImpliesRecomputation) {
   EXPECT_TRUE(ConfigOf("--activations-checkpoint-method uniform").recompute());
 }
 
-TEST(ImpliedSettingsTest, DeepSpeedsBf16OptimizerIsZeroOne) {
+TEST(ImpliedSettingsTest, DeepSpeedsBf16OptimizerImpliesZero1) {
   const TrainConfig config = ConfigOf("--deepspeed --bf16 --zero-stage 0");
   EXPECT_EQ(config.zero_stage, 1);
   EXPECT_EQ(config.notes.size(), 1u);

@@ -20,7 +20,7 @@ TrainConfig Pipeline(int layers, int pp, const std::string& method) {
 }
 
 // As DeepSpeed 0.19.8's partition_balanced and partition_uniform give them.
-TEST(StageLayersTest, MethodsAreDeepSpeeds) {
+TEST(StageLayersTest, SupportsDeepSpeedsMethods) {
   EXPECT_THAT(*StageLayersOf(Pipeline(70, 12, "type:transformer|embedding")),
               ElementsAre(5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5));
   EXPECT_THAT(*StageLayersOf(Pipeline(8, 4, "type:transformer")), IsEmpty());  // even

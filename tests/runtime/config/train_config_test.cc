@@ -33,7 +33,7 @@ std::string ErrorOf(TrainConfig config, int world) {
   return result.ok() ? "" : result.status().message();
 }
 
-TEST(TrainConfigTest, UnderscoresPartTheThousandsOfNumbersAlone) {
+TEST(TrainConfigTest, UnderscoresSeparateThousandsOnlyInNumbers) {
   const auto parsed = Parse({"--save", "2024_05_01", "--train-samples=300_000", "--exit-interval", "1_000"});
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->config.save, "2024_05_01");
@@ -41,7 +41,7 @@ TEST(TrainConfigTest, UnderscoresPartTheThousandsOfNumbersAlone) {
   EXPECT_EQ(parsed->config.exit_interval, 1'000);
 }
 
-TEST(TrainConfigTest, FlagsFillTheirFields) {
+TEST(TrainConfigTest, FlagsSetTheirFields) {
   auto parsed = Parse({"--num-layers", "3", "--bf16", "--lr", "6e-4", "--rampup-batch-size", "4", "4", "100",
                        "--data-path", "a/b", "--lr-decay-style", "cosine"});
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
@@ -91,7 +91,7 @@ TEST(TrainConfigTest, MissingFileIsNotFound) {
   EXPECT_EQ(Parse({"--config", "/nowhere/x.toml"}).status().kind(), StatusKind::kNotFound);
 }
 
-TEST(ValidateTest, DataParallelSizeIsWhatIsLeft) {
+TEST(ValidateTest, DataParallelSizeIsTheRemainder) {
   TrainConfig config = Small();
   config.tensor_model_parallel_size = 2;
   config.pipeline_model_parallel_size = 2;
@@ -100,7 +100,7 @@ TEST(ValidateTest, DataParallelSizeIsWhatIsLeft) {
   EXPECT_EQ(topology->dp, 2);
 }
 
-TEST(ValidateTest, NumbersThatDoNotFitAreNamed) {
+TEST(ValidateTest, NamesInconsistentNumbers) {
   TrainConfig config = Small();
   config.tensor_model_parallel_size = 2;
   EXPECT_EQ(ErrorOf(config, 3), "3 ranks are not a multiple of TP*PP = 2*1; start a multiple of 2 ranks");
@@ -126,7 +126,7 @@ TEST(ValidateTest, TrainingNeedsOneLengthAndOneSource) {
   EXPECT_EQ(ErrorOf(config, 1), "give one of --data-path, --train-weighted-split-paths and --mock-data");
 }
 
-TEST(ValidateTest, ThereMustBeAStepToTrain) {
+TEST(ValidateTest, RefusesATrainingWithoutSteps) {
   TrainConfig config = Small();
   config.train_iters = 0;
   config.train_samples = 7;
@@ -155,7 +155,7 @@ TEST(ValidateTest, TheWarmUpEndsBeforeTheDecay) {
   EXPECT_NE(ErrorOf(config, 1).find(mark), std::string::npos);
 }
 
-TEST(ValidateTest, HalvesOfLayersComeInPairs) {
+TEST(ValidateTest, HalvesOfLayersAreGivenInPairs) {
   TrainConfig config = Small();
   config.checkpoint_activations = config.split_transformers = true;
   config.recompute_num_layers = 2;  // of BigScience's ZeRO-3 table
@@ -166,7 +166,7 @@ TEST(ValidateTest, HalvesOfLayersComeInPairs) {
   EXPECT_EQ(ErrorOf(config, 1), "");
 }
 
-TEST(ValidateTest, ChoicesAreThoseOfTheHelp) {
+TEST(ValidateTest, AcceptsTheChoicesOfTheHelp) {
   TrainConfig config = Small();
   config.lr_decay_style = "cosinus";
   EXPECT_EQ(ErrorOf(config, 1), "--lr-decay-style is 'cosinus'; it must be one of constant, linear, cosine");
@@ -181,7 +181,7 @@ TEST(ValidateTest, ChoicesAreThoseOfTheHelp) {
   EXPECT_EQ(ErrorOf(config, 1), "--loss-scale is -1; it must be at least 0");
 }
 
-TEST(ValidateTest, InterleavedStagesMustMeetLayersAndBatch) {
+TEST(ValidateTest, InterleavedStagesMustFitLayersAndBatch) {
   TrainConfig config = Small();
   config.pipeline_model_parallel_size = 2;
   config.num_layers_per_virtual_pipeline_stage = 1;
@@ -205,12 +205,12 @@ TEST(ValidateTest, InterleavedStagesMustMeetLayersAndBatch) {
   EXPECT_NE(ErrorOf(config, 1).find("PP is 1"), std::string::npos);
 }
 
-TEST(ValidateTest, InterleavedStagesByTheirNumber) {
+TEST(ValidateTest, AcceptsTheNumberOfInterleavedStages) {
   TrainConfig config = Small();
   config.pipeline_model_parallel_size = 2;
   config.num_virtual_stages_per_pipeline_rank = 2;
   EXPECT_EQ(Validate(config, 2)->virtual_stages, 2);
-  config.num_layers = 5;  // as even as can be
+  config.num_layers = 5;  // as even as possible
   EXPECT_EQ(LayersPerChunk(5, *Validate(config, 2)).value(), (std::vector<int>{2, 1, 1, 1}));
   config.layers_per_stage = {1, 1, 1, 2};
   EXPECT_EQ(LayersPerChunk(5, *Validate(config, 2)).value(), (std::vector<int>{1, 1, 1, 2}));
@@ -223,7 +223,7 @@ TEST(ValidateTest, InterleavedStagesByTheirNumber) {
   EXPECT_NE(ErrorOf(config, 2).find("exclude each other"), std::string::npos);
 }
 
-TEST(ValidateTest, RampupMustMeetTheBatch) {
+TEST(ValidateTest, RampupMustFitTheBatch) {
   TrainConfig config = Small();
   config.rampup_batch_size = {2, 4, 100};
   EXPECT_NE(ErrorOf(config, 1).find("never reaches"), std::string::npos);

@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-// Stdout is something else for a while.
+// Redirects stdout for a while.
 class RedirectedStderr {
  public:
   explicit RedirectedStderr(int to) : before_(::dup(STDOUT_FILENO)) { ::dup2(to, STDOUT_FILENO); }
@@ -21,7 +21,7 @@ class RedirectedStderr {
   UniqueFd before_;
 };
 
-TEST(Console, AFullStdoutIsReportedOnceAndSoIsThatItWorksAgain) {
+TEST(Console, ReportsAFullStdoutAndItsRecoveryOnce) {
   const UniqueFd full(::open("/dev/full", O_WRONLY));
   testing::internal::CaptureStderr();
   {
@@ -57,7 +57,7 @@ TEST(Console, AClosedPipeIsNotAnError) {
   std::signal(SIGPIPE, before);
 }
 
-TEST(Console, SaysHowManyRecordsAnOutputLost) {
+TEST(Console, ReportsHowManyRecordsAnOutputLost) {
   OutputHealth health("--log-json l");
   testing::internal::CaptureStderr();
   health.Note(OkStatus());

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kWord = "0123456789abcdef";
 constexpr double kBeat = 0.02;  // seconds
 
-// Hosts of one rank each, as processes would have them: each its own board and socket.
+// Hosts of one rank each, like processes: each has its own board and socket.
 struct Hosts {
   std::vector<std::shared_ptr<StatusBoard>> boards;
   std::vector<std::unique_ptr<Heartbeat>> heartbeats;
@@ -47,7 +47,7 @@ struct Hosts {
       if (each) each->Turn();
     usleep(5000);
   }
-  // False at a deadline that no machine needs.
+  // False after a deadline that no machine should need.
   bool Turns(const std::function<bool()>& until) {
     for (const auto start = Clock::now(); Clock::now() - start < std::chrono::minutes(1);) {
       Turn();
@@ -58,7 +58,7 @@ struct Hosts {
   bool Hears(int host, int other) const { return boards[host]->Silence(other).value_or(1) < 1; }
 };
 
-// A stranger, who knows where host 0 listens.
+// A foreign process that knows host 0's address.
 void SendToHostZero(const Hosts& hosts, const std::string& bytes) {
   std::istringstream place(hosts.heartbeats[0]->place());
   uint16_t port = 0;
@@ -70,7 +70,7 @@ void SendToHostZero(const Hosts& hosts, const std::string& bytes) {
             static_cast<ssize_t>(bytes.size()));
 }
 
-TEST(Heartbeat, EachHostHearsAllOthersUntilOneFallsSilent) {
+TEST(Heartbeat, EachHostHearsTheOthersUntilOneIsSilent) {
   Hosts hosts(3);
   ASSERT_TRUE(hosts.Turns([&] {
     bool all = true;
@@ -83,7 +83,7 @@ TEST(Heartbeat, EachHostHearsAllOthersUntilOneFallsSilent) {
   EXPECT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1) && hosts.Hears(1, 0); }));
 }
 
-TEST(Heartbeat, OnlyTheWordOfTheLaunchIsHeard) {
+TEST(Heartbeat, IgnoresMessagesWithoutTheLaunchsWord) {
   Hosts hosts(2);
   hosts.heartbeats[1].reset();
   const std::string word = kWord;
@@ -98,7 +98,7 @@ TEST(Heartbeat, OnlyTheWordOfTheLaunchIsHeard) {
   EXPECT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1); }));
 }
 
-TEST(Heartbeat, AFloodOfStrangersDoesNotHoldUpATurn) {
+TEST(Heartbeat, AFloodOfForeignMessagesDoesNotDelayATurn) {
   Hosts hosts(2);
   std::atomic<bool> stop = false;
   std::thread stranger([&] {
@@ -110,7 +110,7 @@ TEST(Heartbeat, AFloodOfStrangersDoesNotHoldUpATurn) {
   EXPECT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1) && hosts.Hears(1, 0); }));
 }
 
-TEST(Heartbeat, PlacesThatCannotBeReadAreNeverHeard) {
+TEST(Heartbeat, MalformedAddressesAreNeverHeard) {
   auto heartbeat = Heartbeat::Open().value();
   std::shared_ptr<StatusBoard> board = StatusBoard::Private(0, {"n0", "n1", "n2", "n3"});
   heartbeat->Begin(board, kWord, 0,
@@ -120,8 +120,8 @@ TEST(Heartbeat, PlacesThatCannotBeReadAreNeverHeard) {
   for (int other = 1; other < 4; ++other) EXPECT_FALSE(board->Silence(other));
 }
 
-// As a scheduler does it with a whole job: on continuing, nobody is accused of the time in between.
-TEST(Heartbeat, TimeInWhichTheProcessWasSuspendedDoesNotCount) {
+// As when a scheduler suspends a whole job: after it continues, no host is blamed for the time in between.
+TEST(Heartbeat, SuspendedTimeDoesNotCount) {
   Hosts hosts(2);
   ASSERT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1); }));
   hosts.heartbeats[1].reset();

@@ -15,7 +15,7 @@ namespace {
 using testing::EndsWith;
 using testing::StartsWith;
 
-// Sets variables for a scope, in which no launcher's other ones are set.
+// Sets variables for a scope, in which no other variables of launchers are set.
 class ScopedVariables {
  public:
   explicit ScopedVariables(const std::vector<std::pair<const char*, const char*>>& variables)
@@ -35,7 +35,7 @@ std::string WhyNotAloneWith(const std::vector<std::pair<const char*, const char*
   return WhyNotAlone();
 }
 
-TEST(LaunchersTest, EachSizeAndRankThatSaysSeveralIsNamed) {
+TEST(LaunchersTest, NamesVariablesThatMeanSeveralProcesses) {
   for (const char* size :
        {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE",
         "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "PALS_LOCAL_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE"}) {
@@ -54,8 +54,8 @@ TEST(LaunchersTest, EachSizeAndRankThatSaysSeveralIsNamed) {
   EXPECT_THAT(WhyNotAloneWith({{"LSF_PM_TASKID", "2"}}), StartsWith("LSF_PM_TASKID=2 says"));
 }
 
-// sbatch gives the script of a job of 8 tasks these; it starts ranks by --nproc-per-node, or trains alone.
-TEST(LaunchersTest, ABatchScriptMayTrainAlone) {
+// sbatch gives the script of a job of 8 tasks these; it starts ranks by --nproc-per-node, or trains on one.
+TEST(LaunchersTest, ABatchScriptMayTrainOnOneRank) {
   EXPECT_EQ(WhyNotAloneWith({{"SLURM_JOB_ID", "200505"},
                              {"SLURM_NTASKS", "8"},
                              {"SLURM_NPROCS", "8"},
@@ -68,7 +68,7 @@ TEST(LaunchersTest, ABatchScriptMayTrainAlone) {
 }
 
 // MPICH's mpiexec -n 2.
-TEST(LaunchersTest, AllThatMustBeUnsetIsNamed) {
+TEST(LaunchersTest, NamesAllVariablesToUnset) {
   EXPECT_THAT(WhyNotAloneWith(
                   {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"}}),
               EndsWith("unset PMI_SIZE PMI_RANK MPI_LOCALNRANKS MPI_LOCALRANKID"));

@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-// Done after so many polls; says how many there were.
+// Done after the given number of polls; counts them.
 class Countdown : public Pollable {
  public:
   explicit Countdown(int polls) : left_(polls) {}
@@ -28,7 +28,7 @@ class Countdown : public Pollable {
   std::atomic<bool> done_ = false;
 };
 
-TEST(ProgressThreadTest, PollsEachUntilItIsDoneWhileNobodyWaits) {
+TEST(ProgressThreadTest, PollsEachUntilItIsDoneWithoutAWaiter) {
   ProgressThread progress;
   for (int round = 0; round < 20; ++round) {
     std::vector<std::shared_ptr<Countdown>> all;
@@ -49,7 +49,7 @@ TEST(ProgressThreadTest, ReleasesCompletedWork) {
   while (one.use_count() > 1) std::this_thread::yield();
 }
 
-TEST(ProgressThreadTest, PollsNothingOnceItIsGone) {
+TEST(ProgressThreadTest, StopsPollingWhenItIsDestroyed) {
   const auto endless = std::make_shared<Countdown>(1 << 30);
   { ProgressThread().Watch(endless); }
   const int left = endless->left();
@@ -57,7 +57,7 @@ TEST(ProgressThreadTest, PollsNothingOnceItIsGone) {
   EXPECT_EQ(endless->left(), left);
 }
 
-TEST(ProgressThreadTest, AnOwnerMayPollToo) {
+TEST(ProgressThreadTest, AnOwnerMayAlsoPoll) {
   ProgressThread progress;
   for (int i = 0; i < 50; ++i) {
     const auto one = std::make_shared<Countdown>(40);

@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-TEST(SaveNowFileTest, AsksUntilItIsServedAndIsGoneThen) {
+TEST(SaveNowFileTest, RequestsASaveUntilServedThenIsRemoved) {
   TempDir dir;
   SaveNowFile file(dir / "now");
   EXPECT_FALSE(file.Asks());
@@ -26,7 +26,7 @@ TEST(SaveNowFileTest, AsksUntilItIsServedAndIsGoneThen) {
 }
 
 // It used to ask at every iteration.
-TEST(SaveNowFileTest, OneThatCannotBeRemovedAsksOnceUntilItWasGone) {
+TEST(SaveNowFileTest, AFileThatCannotBeRemovedRequestsOneSave) {
   TempDir dir;
   SaveNowFile file(dir / "now");
   for (int round = 0; round < 2; ++round) {
@@ -45,7 +45,7 @@ TEST(SaveNowFileTest, OneThatCannotBeRemovedAsksOnceUntilItWasGone) {
   }
 }
 
-TEST(SaveNowFileTest, NoPathNeverAsks) { EXPECT_FALSE(SaveNowFile("").Asks()); }
+TEST(SaveNowFileTest, AnEmptyPathRequestsNothing) { EXPECT_FALSE(SaveNowFile("").Asks()); }
 
 }  // namespace
 }  // namespace cairn

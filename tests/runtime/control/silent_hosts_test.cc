@@ -14,7 +14,7 @@ using Ages = std::vector<std::optional<double>>;
 
 struct Case {
   const char* name;
-  Ages ages;  // seconds since each of the hosts was heard, by host
+  Ages ages;  // seconds since each host was heard
   int own;
   SilentHosts found;
 };
@@ -47,14 +47,14 @@ const Case kCases[] = {
     {"this host has no heartbeat", {40, kNever, 1}, 1, {}},
 };
 
-TEST(SilentHosts, TheOneThatFellSilentFirstIsFound) {
+TEST(SilentHosts, FindsTheHostThatFellSilentFirst) {
   for (const Case& c : kCases) {
     const SilentHosts found = FindSilentHosts(c.ages, c.own, 10);
     EXPECT_EQ(found, c.found) << c.name;
   }
 }
 
-TEST(SilentHosts, AListHasFourNamesAndACount) {
+TEST(SilentHosts, ListsFourNamesAndACount) {
   const auto text = [](int rank) { return std::to_string(rank); };
   EXPECT_EQ(ListFew({}, ", ", "hosts", text), "");
   EXPECT_EQ(ListFew({1, 2, 3, 4}, ", ", "hosts", text), "1, 2, 3, 4");
@@ -62,7 +62,7 @@ TEST(SilentHosts, AListHasFourNamesAndACount) {
 }
 
 // Three hosts of two ranks; this is rank 1, on the first.
-TEST(SilentHosts, AReportNamesHostsByNameAndFirstRank) {
+TEST(SilentHosts, ReportsHostsByNameAndFirstRank) {
   const auto board = StatusBoard::Private(1, {"n1", "n1", "n2", "n2", "n3", "n3"});
   EXPECT_EQ(ReportHosts(*board, 1).silent, "");
   EXPECT_FALSE(ReportHosts(*board, 1).all_heard) << "no heartbeat was started";

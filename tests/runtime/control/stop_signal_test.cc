@@ -34,7 +34,7 @@ TEST(StopSignalDeathTest, EndsTheProcessUntilItIsDeferred) {
         testing::KilledBySignal(signal), "");
 }
 
-TEST(StopSignalDeathTest, IsAFlagOnceDeferred) {
+TEST(StopSignalDeathTest, SetsAFlagOnceDeferred) {
   for (int signal : {SIGTERM, SIGUSR1, SIGHUP})
     EXPECT_EXIT(
         {
@@ -83,7 +83,7 @@ bool WritesFailWithErrors() {
   return write(fileno(file), "x", 1) < 0 && errno == EFBIG;
 }
 
-TEST(StopSignalDeathTest, AWriteThatCannotGoOnIsAnErrorAndNoSignal) {
+TEST(StopSignalDeathTest, AFailedWriteIsAnErrorNotASignal) {
   EXPECT_EXIT(
       {
         WatchStopSignals();

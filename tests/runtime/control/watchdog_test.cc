@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// A job of two ranks of which this is rank 0, and nobody is rank 1.
+// A job of two ranks: this is rank 0, and there is no rank 1.
 void StartAlone(double timeout_seconds) {
   std::shared_ptr<StatusBoard> board = StatusBoard::Private(0, {"here", "there"});
   Watchdog::Start({.rank = 0,
@@ -33,7 +33,7 @@ Watchdog::Operation Bucket() {
 
 void Sleep(double seconds) { usleep(static_cast<useconds_t>(seconds * 1e6)); }
 
-TEST(WatchdogUnitTest, OperationsThatEndInTimeLeaveNoTrace) {
+TEST(WatchdogUnitTest, OperationsThatEndInTimeAreNotReported) {
   StartAlone(0.2);
   for (int i = 0; i < 10; ++i) {
     const Watchdog::Scope scope(Bucket());
@@ -42,7 +42,7 @@ TEST(WatchdogUnitTest, OperationsThatEndInTimeLeaveNoTrace) {
   Watchdog::Stop();
 }
 
-TEST(WatchdogUnitTest, AdoptedWorkIsForgottenOnceItIsDone) {
+TEST(WatchdogUnitTest, CompletedAdoptedWorkIsForgotten) {
   StartAlone(0.3);
   std::atomic<bool> done = false;
   for (int i = 0; i < 10; ++i) Watchdog::Adopt(Watchdog::Scope(Bucket()), [&] { return done.load(); });
@@ -58,7 +58,7 @@ TEST(WatchdogUnitTest, ScopesOutsideAJobDoNothing) {
   EXPECT_EQ(Watchdog::Describe(1), "rank 1");
 }
 
-TEST(WatchdogDeathTest, AdoptedWorkThatStaysUndoneStopsTheRank) {
+TEST(WatchdogDeathTest, UnfinishedAdoptedWorkStopsTheRank) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -74,7 +74,7 @@ TEST(WatchdogDeathTest, AdoptedWorkThatStaysUndoneStopsTheRank) {
 }
 
 // Rank 0 waits for rank 1, which is heard: both wait for a host that is not.
-TEST(WatchdogDeathTest, TheSilentHostIsNamedNotTheOneThatWaitsForIt) {
+TEST(WatchdogDeathTest, NamesTheSilentHostNotTheWaitingOne) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -93,8 +93,8 @@ TEST(WatchdogDeathTest, TheSilentHostIsNamedNotTheOneThatWaitsForIt) {
       "did not complete within 2 s; host n3 .first rank 2. fell silent first, [0-9.]+ s ago; stopping all");
 }
 
-// No heartbeat gets through: the job goes on, and one line says so before the deadline comes.
-TEST(WatchdogDeathTest, HostsThatWereNeverHeardAreNotBlamedButSaid) {
+// No heartbeat arrives: the job continues, and one line reports it before the deadline.
+TEST(WatchdogDeathTest, HostsNeverHeardAreReportedButNotBlamed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -110,7 +110,7 @@ TEST(WatchdogDeathTest, HostsThatWereNeverHeardAreNotBlamedButSaid) {
       ".* within 2 s; on other hosts, state unknown: rank 1 .host n2.; stopping all ranks");
 }
 
-TEST(WatchdogDeathTest, AWaitOnTheBoardAloneDoesNotStopTheRank) {
+TEST(WatchdogDeathTest, AWaitOnlyOnTheBoardDoesNotStopTheRank) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -123,8 +123,8 @@ TEST(WatchdogDeathTest, AWaitOnTheBoardAloneDoesNotStopTheRank) {
       testing::ExitedWithCode(7), "");
 }
 
-// A scheduler that suspends a job and lets it go on later must not find all deadlines passed.
-TEST(WatchdogDeathTest, TimeInWhichTheProcessWasSuspendedDoesNotCount) {
+// A scheduler that suspends a job and resumes it later must not find all deadlines passed.
+TEST(WatchdogDeathTest, SuspendedTimeDoesNotCount) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -143,7 +143,7 @@ TEST(WatchdogDeathTest, TimeInWhichTheProcessWasSuspendedDoesNotCount) {
       testing::ExitedWithCode(7), "");
 }
 
-TEST(StatusBoardTest, TellsWhereARankIs) {
+TEST(StatusBoardTest, DescribesWhereARankIs) {
   auto board = StatusBoard::Private(0, {"here"});
   EXPECT_NE(board->Describe(0).find("in no operation since it started"), std::string::npos);
   board->SetStep(4);
@@ -160,7 +160,7 @@ TEST(StatusBoardTest, TellsWhereARankIs) {
   EXPECT_FALSE(board->Waits(0));
 }
 
-TEST(StatusBoardTest, ARankIsNamedWithItsHostIfThereAreSeveral) {
+TEST(StatusBoardTest, NamesTheHostIfThereAreSeveral) {
   EXPECT_EQ(StatusBoard::Private(0, {"a", "a"})->Name(1), "rank 1");
   EXPECT_EQ(StatusBoard::Private(0, {"a", "b"})->Name(1), "rank 1 (host b)");
   const auto equal_names = StatusBoard::Private(0, {"localhost", "localhost"});

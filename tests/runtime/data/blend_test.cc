@@ -12,7 +12,7 @@ std::vector<std::string> Words(std::initializer_list<const char*> words) {
   return {words.begin(), words.end()};
 }
 
-TEST(BlendIndexTest, TheDatasetThatLagsMostGivesTheNextSample) {
+TEST(BlendIndexTest, TheDatasetFurthestBehindGivesTheNextSample) {
   const BlendIndex index = BuildBlendIndex(std::vector{0.5, 0.3, 0.2}, 10);
   EXPECT_EQ(index.dataset, (std::vector<uint16_t>{0, 1, 2, 0, 1, 0, 2, 0, 1, 0}));
   EXPECT_EQ(index.sample, (std::vector<uint32_t>{0, 0, 0, 1, 1, 2, 1, 3, 2, 4}));
@@ -89,7 +89,7 @@ std::vector<std::string> DescriptionOf(const std::vector<std::vector<int32_t>>& 
   return sets.ok() ? sets->train->description() : std::vector<std::string>{};
 }
 
-TEST(DataSetsTest, OtherTokensInFilesOfTheSameSizeAreOtherData) {
+TEST(DataSetsTest, FilesOfEqualSizeWithOtherTokensAreOtherData) {
   for (const int32_t length : {9, 50'000}) {  // smaller and larger than the pieces that are read
     std::vector<std::vector<int32_t>> documents = CountingDocuments({length, length});
     const std::vector<std::string> recorded = DescriptionOf(documents);
@@ -104,7 +104,7 @@ TEST(DataSetsTest, OtherTokensInFilesOfTheSameSizeAreOtherData) {
   }
 }
 
-TEST(DataSetsTest, MissingDataIsNamed) {
+TEST(DataSetsTest, NamesMissingData) {
   TempDir dir;
   WriteDataset(dir / "a", TokenType::kU16, std::vector<std::vector<int32_t>>(4, std::vector<int32_t>(9, 1)));
   DataRequest request{

@@ -1,4 +1,4 @@
-// A helper of tests/interop/test_dataset.py: shows to Python what the library does with data.
+// A helper of tests/interop/test_dataset.py: prints the library's view of data for Python.
 //
 //   data_probe events DIR                              writes scalars "lm loss" and "learning rate" for 100
 //   steps

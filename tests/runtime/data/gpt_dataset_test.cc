@@ -23,7 +23,7 @@ std::vector<int64_t> SampleOf(const GptDataset& dataset, uint64_t i) {
   return tokens;
 }
 
-// What all the sequences of the document index say, end to end.
+// All sequences of the document index, end to end.
 std::vector<int64_t> LongText(const IndexedDataset& indexed, const GptDataset& dataset) {
   std::vector<int64_t> text;
   for (const uint32_t sequence : dataset.document_index()) {
@@ -44,8 +44,8 @@ TEST(GptDatasetTest, SampleSpansDocuments) {
   EXPECT_EQ(SampleOf(*dataset, 9), (std::vector<int64_t>{19, 20, 12, 13, 14}));
 }
 
-// The walk of Megatron's helper against its meaning: sample k is tokens [k s, (k+1) s] of the long text.
-TEST(GptDatasetTest, SamplesCutTheLongTextEvenlyForRandomShapes) {
+// The walk of Megatron's helper against its definition: sample k is tokens [k s, (k+1) s] of the long text.
+TEST(GptDatasetTest, SamplesOfRandomShapesCoverTheTextOnce) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     TempDir dir;

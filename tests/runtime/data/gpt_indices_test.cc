@@ -38,7 +38,7 @@ TEST(GptIndicesTest, SampleIndexFollowsTheWorkedExample) {
             (Starts{{0, 0}, {1, 1}, {2, 0}, {2, 4}, {3, 2}, {3, 6}}));
 }
 
-// The three below were made by megatron-core 0.16.1's own functions and its compiled helper.
+// The three tables below were computed by megatron-core 0.16.1's own functions and its compiled helper.
 TEST(GptIndicesTest, OneEpochOfAPartEqualsMegatron) {
   const Indices indices = Build(kLengths, {1, 8}, 9, 4, 1234);
   EXPECT_EQ(indices.plan.epochs, 1u);
@@ -70,8 +70,8 @@ TEST(GptIndicesTest, NearlyFullFinalEpochIsMixedInAsMegatronDoes) {
             (Ids{2, 18, 1, 9, 13, 21, 15, 14, 5, 3, 19, 10, 17, 11, 0, 12, 20, 16, 4, 6, 7, 8}));
 }
 
-TEST(GptIndicesTest, EpochsAreTheFewestThatSuffice) {
-  // 4 samples of 5 tokens and one token more: 21.
+TEST(GptIndicesTest, TakesTheFewestEpochsThatSuffice) {
+  // 4 samples of 5 tokens and one more token: 21.
   EXPECT_EQ(PlanEpochs(21, 4, 5)->epochs, 1u);
   EXPECT_EQ(PlanEpochs(20, 4, 5)->epochs, 2u);
   EXPECT_EQ(PlanEpochs(1, 4, 5)->epochs, 21u);

@@ -25,7 +25,7 @@ TEST(IndexedDatasetBuilderTest, WritesTheBytesThatMegatronWrites) {
   EXPECT_EQ(ReadFile(dir / "p.bin"), std::string("\1\0\2\0\3\0\2\1", 8));
 }
 
-TEST(IndexedDatasetBuilderTest, NothingIsVisibleBeforeFinishAndNothingStaysWithoutIt) {
+TEST(IndexedDatasetBuilderTest, NothingIsVisibleBeforeFinishOrLeftWithoutIt) {
   TempDir dir;
   {
     auto builder = IndexedDatasetBuilder::Create(FileSystem::Posix(), dir / "p", TokenType::kI32);
@@ -49,7 +49,7 @@ TEST(IndexedDatasetBuilderTest, ExistingFilesAreNeverOverwritten) {
   }
 }
 
-TEST(IndexedDatasetBuilderTest, FileThatAppearsMeanwhileIsNotOverwritten) {
+TEST(IndexedDatasetBuilderTest, FileThatAppearsLaterIsNotOverwritten) {
   TempDir dir;
   auto builder = IndexedDatasetBuilder::Create(FileSystem::Posix(), dir / "p", TokenType::kU16);
   ASSERT_TRUE(builder.ok());
@@ -58,8 +58,8 @@ TEST(IndexedDatasetBuilderTest, FileThatAppearsMeanwhileIsNotOverwritten) {
   EXPECT_EQ(ReadFile(dir / "p.idx"), "precious");
 }
 
-// The index makes it a dataset: after a power loss, too, it is there only if the tokens are.
-TEST(IndexedDatasetBuilderTest, TheNameOfTheTokensIsDurableBeforeThatOfTheIndex) {
+// The index makes it a dataset: even after a power loss it exists only if the tokens do.
+TEST(IndexedDatasetBuilderTest, TokensAreDurableBeforeTheIndex) {
   class Recorder final : public WrappedFileSystem {
    public:
     using WrappedFileSystem::WrappedFileSystem;
@@ -88,7 +88,7 @@ TEST(IndexedDatasetBuilderTest, MissingDirectoryIsNotFound) {
   EXPECT_EQ(builder.status().kind(), StatusKind::kNotFound) << builder.status().message();
 }
 
-// More documents than a block of lengths, and documents that arrive in parts.
+// More documents than a block of lengths holds, and documents added in parts.
 TEST(IndexedDatasetBuilderTest, ManyDocumentsRoundTrip) {
   TempDir dir;
   std::mt19937 random(1);

@@ -78,7 +78,7 @@ TEST_F(IndexedDatasetTest, IndexCutAtAnyByteIsRefused) {
   }
 }
 
-TEST_F(IndexedDatasetTest, IndexWithAByteTooManyIsRefused) {
+TEST_F(IndexedDatasetTest, IndexWithATrailingByteIsRefused) {
   ExpectRefused(Example::Index() + '\0', StatusKind::kCorrupt, "which does not fit its 135 bytes");
 }
 
@@ -93,13 +93,13 @@ TEST_F(IndexedDatasetTest, TokensCutAtAnyByteAreRefused) {
   EXPECT_FALSE(OpenWith(Example::Index(), whole + "xy").ok());
 }
 
-// Any flip but one in the token type either leaves a field that contradicts another, or is refused by itself.
+// Any flip except one in the token type makes a field contradict another, or is refused by itself.
 TEST_F(IndexedDatasetTest, AnyFlippedBitOfTheIndexIsRefused) {
   const std::string whole = Example::Index();
   for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ 1 << bit % 8);
-    // Documents may begin anywhere in order: another valid index.
+    // Documents may begin anywhere, in order: another valid index.
     const bool inner_document = bit / 8 >= 34 + 12 * 5 + 8 && bit / 8 < 34 + 12 * 5 + 8 * 4;
     const auto dataset = OpenWith(damaged);
     EXPECT_TRUE(inner_document || !dataset.ok()) << "bit " << bit;
@@ -134,7 +134,7 @@ TEST_F(IndexedDatasetTest, PointerThatContradictsTheLengthsIsNamed) {
   ExpectRefused(index, StatusKind::kCorrupt, "sequence 4 begins at 18 of the .bin file (byte 86)");
 }
 
-TEST_F(IndexedDatasetTest, DocumentIndexThatFallsIsNamed) {
+TEST_F(IndexedDatasetTest, DecreasingDocumentIndexIsNamed) {
   std::string index = Example::Index();
   Patch<int64_t>(index, 34 + 60 + 8 * 2, 0);
   ExpectRefused(index, StatusKind::kCorrupt, "document 2 begins with sequence 0 (byte 110)");

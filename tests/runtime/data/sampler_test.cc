@@ -15,7 +15,7 @@ TEST(SamplerTest, RanksTakeTheirSharesOfEachWindow) {
   EXPECT_EQ(*Make(100, 2, 1, 3).MicroBatch(12, 1), (SampleRange{20, 22}));
 }
 
-// The same global batch, whatever the data-parallel size: 24 samples after 24.
+// The same global batch for any data-parallel size: samples 24 to 47.
 TEST(SamplerTest, AllTopologiesCoverTheSameGlobalBatchOnce) {
   for (const uint64_t dp_size : {1, 2, 3, 4, 6}) {
     for (const uint64_t micro : {1, 2}) {

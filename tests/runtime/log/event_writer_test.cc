@@ -32,7 +32,7 @@ TEST(EventWriterTest, ScalarsAppearAtFlush) {
   EXPECT_EQ(record.substr(12, record.size() - 16), event);
 }
 
-TEST(EventWriterTest, TwoWritersOfOneSecondHaveTwoFiles) {
+TEST(EventWriterTest, WritersOfTheSameSecondHaveDifferentFiles) {
   TempDir dir;
   const auto a = EventWriter::Open(dir.path());
   const auto b = EventWriter::Open(dir.path());
@@ -40,7 +40,7 @@ TEST(EventWriterTest, TwoWritersOfOneSecondHaveTwoFiles) {
   EXPECT_NE(a->path(), b->path());
 }
 
-TEST(EventWriterTest, PlaceThatIsAFileIsRefused) {
+TEST(EventWriterTest, RefusesAPathThatIsAFile) {
   TempDir dir;
   WriteFile(dir / "file", "");
   EXPECT_FALSE(EventWriter::Open(dir / "file").ok());

@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-TEST(PeakTflopsTest, GoesByTheModelThatTheDriverNames) {
+TEST(PeakTflopsTest, UsesTheModelThatTheDriverNames) {
   EXPECT_EQ(PeakTflops("NVIDIA A100-SXM4-80GB", Dtype::kBF16), 312);
   EXPECT_EQ(PeakTflops("NVIDIA H100 80GB HBM3", Dtype::kF16), 989);
   EXPECT_EQ(PeakTflops("NVIDIA H100 PCIe", Dtype::kBF16), 756);

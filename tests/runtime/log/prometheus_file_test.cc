@@ -20,7 +20,7 @@ struct Metric {
   double value = 0;
 };
 
-// A strict reading of the text format 0.0.4: for each metric its HELP, its TYPE and one sample, in this
+// A strict parser of the text format 0.0.4: for each metric HELP, TYPE and one sample, in this
 // order, and nothing else.
 std::map<std::string, Metric> Parse(const std::string& text) {
   static const std::regex help(R"re(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) [^\n]+)re");
@@ -87,7 +87,7 @@ TEST(PrometheusFileTest, TheTextIsWellFormedAndComplete) {
   EXPECT_EQ(parsed["cairn_train_save_stall_seconds"].value, 0.25);
 }
 
-TEST(PrometheusFileTest, TheFileIsReplacedAndAFailureIsSaidOnce) {
+TEST(PrometheusFileTest, ReplacesTheFileAndReportsAFailureOnce) {
   TempDir dir;
   std::filesystem::create_directory(dir / "d");
   PrometheusFile file(dir / "d/train.prom");

@@ -16,7 +16,7 @@ Times Of(std::initializer_list<std::pair<Timer, double>> seconds) {
 double& At(Times& times, Timer timer) { return times[static_cast<size_t>(timer)]; }
 
 // As megatron-core 0.16's Timers.log printed these times of two ranks with normalizer 2.
-TEST(TimersTest, LinesAreMegatrons) {
+TEST(TimersTest, LinesMatchMegatrons) {
   const std::vector<Times> ranks = {Of({{Timer::kForwardBackward, 0.5}, {Timer::kForwardRecv, 0.25}}),
                                     Of({{Timer::kForwardBackward, 1.5}})};
   EXPECT_EQ(TimesText(ranks, 2, TimesOf::kMinMax),
@@ -38,7 +38,7 @@ TEST(TimersTest, LinesAreMegatrons) {
   EXPECT_EQ(SlowestTimes(ranks), Of({{Timer::kForwardBackward, 1.5}, {Timer::kForwardRecv, 0.25}}));
 }
 
-// A timer that is off must not wait for a device: it would stop what runs ahead.
+// A timer that is off must not wait for a device: it would stop work that runs ahead.
 TEST(TimersTest, TheLevelSelectsTheTimers) {
   for (const int level : {0, 1, 2}) {
     int waits = 0;

@@ -23,7 +23,7 @@ std::string Contents(const std::string& path) {
   return out.str();
 }
 
-// Stderr goes into a pipe, which no limit of file sizes holds up, and stdout nowhere.
+// Stderr goes into a pipe, to which no file size limit applies, and stdout nowhere.
 class Redirected {
  public:
   Redirected() : out_(::dup(STDOUT_FILENO)), err_(::dup(STDERR_FILENO)) {
@@ -94,7 +94,7 @@ TEST(TrainLogTest, AFullDiskIsReportedOnceAndNoRecordIsLost) {
     EXPECT_GT(entry.file_size(), before + 4 * 7 * 40);
 }
 
-// One interval of two steps; what the log says of it.
+// The log line of one interval of two steps.
 std::string LineOf(const TrainConfig& config, const StepReport& first, const StepReport& second) {
   auto log = TrainLog::Open(config, Topology{}, 0, 10).value();
   testing::internal::CaptureStdout();
@@ -138,7 +138,7 @@ TEST(TrainLogTest, TheEvaluationOfANanLossIsNotRecorded) {
       << said;
 }
 
-TEST(TrainLogTest, ALineIsMegatronsWithoutMissingValues) {
+TEST(TrainLogTest, ALineMatchesMegatronsWithoutMissingValues) {
   TrainConfig config;
   config.log_interval = 2;
   std::string line = LineOf(config, Report(1, 9, true), Report(2, 5, false));
@@ -169,7 +169,7 @@ TEST(TrainLogTest, TensorBoardHasMegatronsTagsEachStepAndNoNan) {
   LineOf(config, Report(1, std::nan(""), true), Report(2, 5, false));
   std::string bytes;
   for (const auto& entry : std::filesystem::directory_iterator(dir / "t")) bytes += Contents(entry.path());
-  const auto count = [&](const std::string& tag) {  // a tag stands behind its length
+  const auto count = [&](const std::string& tag) {  // a tag follows its length
     int64_t found = 0;
     const std::string field = "\x0a" + std::string(1, static_cast<char>(tag.size())) + tag;
     for (size_t at = bytes.find(field); at != std::string::npos; at = bytes.find(field, at + 1)) ++found;
@@ -185,7 +185,7 @@ TEST(TrainLogTest, TensorBoardHasMegatronsTagsEachStepAndNoNan) {
   EXPECT_EQ(count("mfu"), 0);
 }
 
-TEST(TrainLogTest, ThroughputAndMfuStandWhereTheyAreAskedFor) {
+TEST(TrainLogTest, PrintsThroughputAndMfuOnRequest) {
   TrainConfig config;
   config.log_interval = 2;
   std::string line = LineOf(config, Report(1, 5, false), Report(2, 5, false));
@@ -202,7 +202,7 @@ TEST(TrainLogTest, ThroughputAndMfuStandWhereTheyAreAskedFor) {
       << line;
 }
 
-// A training that is killed loses no more points than may wait.
+// A killed training loses at most the points that may wait.
 TEST(TrainLogTest, TensorBoardPointsWaitForALogLineOrAFullQueue) {
   for (const auto& [queue, written] : {std::pair{1000, false}, std::pair{8, true}}) {
     TempDir dir;
@@ -219,7 +219,7 @@ TEST(TrainLogTest, TensorBoardPointsWaitForALogLineOrAFullQueue) {
 }
 
 // 72 B s l h^2 (1 + s / 12h + v / 12lh), Megatron-LM's.
-TEST(StepFlopsTest, ModelFlopsAreMegatronsWithoutRecomputation) {
+TEST(StepFlopsTest, ModelFlopsMatchMegatronsWithoutRecomputation) {
   TrainConfig config;
   config.num_layers = 24;
   config.hidden_size = 1024;
@@ -243,7 +243,7 @@ TEST(StepFlopsTest, ModelFlopsAreMegatronsWithoutRecomputation) {
               1, 1e-12);
 }
 
-TEST(TrainLogTest, APlaceThatCannotBeOpenedIsRefused) {
+TEST(TrainLogTest, RefusesAPathThatCannotBeOpened) {
   TempDir dir;
   TrainConfig config;
   config.log_json = dir / "no/l";

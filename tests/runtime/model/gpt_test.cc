@@ -110,7 +110,7 @@ void ExpectEqualToReference(const TrainConfig& config, double tolerance, at::Dev
   for (const auto& [name, leaf] : leaves) {
     const Tensor grad = model.parameters.View(name).grad().cpu();
     const double scale =
-        leaf.grad().abs().max().item<double>() + 1e-2;  // key biases have no gradient but noise
+        leaf.grad().abs().max().item<double>() + 1e-2;  // gradients of key biases are only noise
     EXPECT_LE((grad - leaf.grad()).abs().max().item<double>(), tolerance * scale) << name;
   }
 }
@@ -118,7 +118,7 @@ void ExpectEqualToReference(const TrainConfig& config, double tolerance, at::Dev
 TEST(GptTest, LossAndGradientsEqualPlainAutograd) { ExpectEqualToReference(Small(), kTolerance); }
 
 // torch's own mean leaves out the same labels.
-TEST(GptTest, LabelsThatAreLeftOutTakeNoPartInTheMean) {
+TEST(GptTest, MaskedLabelsDoNotCountInTheMean) {
   TrainConfig config = Small();
   config.eod_mask_loss = true;
   ExpectEqualToReference(config, kTolerance);
@@ -171,7 +171,7 @@ TrainConfig NeoXLike() {
   return config;
 }
 
-// ReLU, and what few models have.
+// ReLU, and rarely used features.
 TrainConfig OddOne() {
   TrainConfig config = Small();
   config.activation = "relu";
@@ -185,7 +185,7 @@ TEST(GptTest, FamiliesEqualTheReference) {
         std::pair("gpt_neox", NeoXLike()), std::pair("odd", OddOne())}) {
     SCOPED_TRACE(name);
     ExpectEqualToReference(config, kTolerance);
-    if (config.activation == "relu") continue;  // a step, which rounding takes another way
+    if (config.activation == "relu") continue;  // a step where rounding goes differently
     TrainConfig narrow = config;
     narrow.bf16 = true;
     ExpectEqualToReference(narrow, 0.08);
@@ -206,7 +206,7 @@ TEST(GptTest, AWindowHidesOlderKeys) {
   ExpectEqualToReference(config, kTolerance);
 }
 
-TEST(GptTest, DocumentsThatBeginAgainAreTheReferences) {
+TEST(GptTest, ResetPositionsAndAttentionEqualTheReference) {
   for (const auto& [name, family] : {std::pair("gpt", Small()), std::pair("llama", LlamaLike()),
                                      std::pair("bloom", BloomLike()), std::pair("gpt_neox", NeoXLike())})
     for (const auto& [positions, attention] :
@@ -222,7 +222,7 @@ TEST(GptTest, DocumentsThatBeginAgainAreTheReferences) {
     }
 }
 
-// The loss is a mean over tokens: a document has the weight of its own.
+// The loss is a mean over tokens: a document's weight is its number of tokens.
 void ExpectEachDocumentIsAlone(TrainConfig config) {
   constexpr std::array<int64_t, 3> kLengths = {70, 1, 79};  // more than a tile of attention
   config.seq_length = config.max_position_embeddings = 150;
@@ -259,7 +259,7 @@ void GroupedRecompute(TrainConfig& c) {
   c.recompute_num_layers = 2;
 }
 
-TEST(GptTest, APackedSampleIsItsDocumentsOneByOne) {
+TEST(GptTest, APackedSampleEqualsItsSeparateDocuments) {
   for (const auto& [name, config] :
        {std::pair("gpt", Small()), std::pair("llama", LlamaLike()), std::pair("bloom", BloomLike())}) {
     SCOPED_TRACE(name);
@@ -279,7 +279,7 @@ TEST(GptTest, Bf16FollowsTheFp32ReferenceWithinItsPrecision) {
 }
 
 // Forward and backward, attention's too.
-TEST(GptTest, ACpuThatDoesNotMultiplyBf16ComputesItInFp32) {
+TEST(GptTest, CpusWithoutBf16ProductsComputeInFp32) {
   const WithoutOneDnn without;
   TrainConfig config = Small();
   config.bf16 = true;
@@ -300,7 +300,7 @@ TEST(GptTest, Fp16FollowsTheFp32ReferenceWithinItsPrecision) {
 
 // The gradients of the weights, by fp64 from the same 16-bit factors; rounding any of them to 16 bits costs
 // 2e-3.
-TEST(GradientTest, OfWeightsAreNeverRoundedTo16Bits) {
+TEST(GradientTest, WeightGradientsAreNeverRoundedTo16Bits) {
   constexpr int64_t n = 96, in = 40, out = 24;
   at::manual_seed(3);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
@@ -364,8 +364,8 @@ TEST(GptTest, RecomputationChangesNoBitEvenWithDropout) {
   EXPECT_EQ(recomputed.streams.SaveState(), after);
 }
 
-// In few tests, because each is a process of its own under ctest, which loads libtorch's CUDA libraries.
-TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
+// In few tests, because under ctest each is a process that loads libtorch's CUDA libraries.
+TEST(GptOnGpuTest, EqualsTheCpuAndIsDeterministic) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   UseDeterministicKernels();
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
@@ -400,7 +400,7 @@ TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
   }
 }
 
-TEST(OptimizerOnGpuTest, NormAndUpdateAreThoseOfTheCpu) {
+TEST(OptimizerOnGpuTest, NormAndUpdateEqualTheCpu) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   UseDeterministicKernels();
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
@@ -429,7 +429,7 @@ TEST(OptimizerOnGpuTest, NormAndUpdateAreThoseOfTheCpu) {
   }
 }
 
-TEST(RandomStreamsTest, RegionsDrawFromAnotherStream) {
+TEST(RandomStreamsTest, TensorParallelRegionsDrawFromAnotherStream) {
   RandomStreams streams(at::kCPU, 1, {}, 0);
   const std::string state = streams.SaveState();
   const Tensor shared = at::rand({4});
@@ -445,13 +445,13 @@ TEST(RandomStreamsTest, RegionsDrawFromAnotherStream) {
   EXPECT_TRUE(at::equal(at::rand({4}), own));
 }
 
-TEST(RandomStreamsTest, OtherBytesAreCorrupt) {
+TEST(RandomStreamsTest, MalformedBytesAreCorrupt) {
   RandomStreams streams(at::kCPU, 1, {}, 0);
   EXPECT_EQ(streams.LoadState("x").kind(), StatusKind::kCorrupt);
 }
 
 // Compiled without OpenMP it is a loop, and large models take minutes to begin.
-TEST(InitializeTest, ParallelForHasSeveralThreads) {
+TEST(InitializeTest, ParallelForUsesSeveralThreads) {
   at::set_num_threads(2);
   std::atomic<int> threads = 0;
   at::parallel_for(0, 2, 1, [&](int64_t begin, int64_t end) {

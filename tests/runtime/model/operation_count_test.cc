@@ -1,5 +1,5 @@
-// What a GPU would launch: operations of a layer and of a micro-batch, counted by RecordFunction. They depend
-// on no machine. A budget is what there is today; one that is exceeded shows where a GPU would lose time.
+// Kernels that a GPU would launch: operations of a layer and of a micro-batch, counted by RecordFunction.
+// They depend on no machine. A budget is today's count; exceeding it means that a GPU would lose time.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ namespace {
 
 using at::Tensor;
 
-// What only describes a tensor otherwise, gives memory, or is made of other operations; sorted.
+// Operations that only make a view, allocate memory, or consist of others; sorted.
 constexpr std::string_view kNoKernel[] = {"aten::_reshape_alias",
                                           "aten::_safe_softmax",
                                           "aten::_scaled_dot_product_attention_math",
@@ -68,8 +68,8 @@ constexpr std::string_view kNoKernel[] = {"aten::_reshape_alias",
                                           "aten::zeros",
                                           "detach"};
 
-// Operations of this thread and of autograd's while one lives: those that libtorch's dispatcher sees and that
-// do more than to describe a tensor otherwise.
+// Counts operations of this thread and of autograd's in its lifetime: those that libtorch's dispatcher sees
+// and that do more than make a view.
 class OperationCount {
  public:
   OperationCount() {
@@ -170,13 +170,13 @@ Counted CountMicroBatch(const TrainConfig& config) {
           count.ToString()};
 }
 
-// Without the kernels of CPUs, which do in one pass what a GPU is asked for in several launches.
+// Without the CPU's kernels, which do in one pass what a GPU does in several launches.
 class OperationCountTest : public testing::TestWithParam<bool> {
  private:
   const WithoutOneDnn without_;
 };
 
-TEST_P(OperationCountTest, OfALayerStaysWithinItsBudget) {
+TEST_P(OperationCountTest, CountsOfALayerStayWithinTheirBudget) {
   const auto model = GetParam() ? Llama : Gpt2;
   const Counted few = CountMicroBatch(model(1)), many = CountMicroBatch(model(2));
   const int64_t layer = many.total - few.total, rest = few.total - layer;
@@ -184,8 +184,8 @@ TEST_P(OperationCountTest, OfALayerStaysWithinItsBudget) {
   EXPECT_LE(rest, GetParam() ? 86 : 85) << few.text;
 }
 
-// A copy to the host, or a size that is known on the device alone, makes a GPU wait.
-TEST_P(OperationCountTest, NothingOfAMicroBatchWaitsForTheDevice) {
+// A copy to the host, or a size that only the device knows, makes a GPU wait.
+TEST_P(OperationCountTest, AMicroBatchNeverWaitsForTheDevice) {
   const Counted counted = CountMicroBatch((GetParam() ? Llama : Gpt2)(2));
   EXPECT_EQ(counted.synchronizing, 0) << counted.text;
 }

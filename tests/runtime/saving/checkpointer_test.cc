@@ -21,7 +21,7 @@ namespace {
 
 constexpr Role kRoles[] = {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq};
 
-// What the optimizer's step makes of an element: any bits, the same on every topology.
+// An element after the optimizer's step: any bits, the same on every topology.
 uint32_t Updated(uint32_t bits) { return (bits * 1664525 + 1013904223) & 0xbfffffff; }  // finite
 
 std::vector<std::byte> AfterSteps(std::vector<std::byte> values, int64_t steps) {
@@ -34,7 +34,7 @@ std::vector<std::byte> AfterSteps(std::vector<std::byte> values, int64_t steps) 
   return values;
 }
 
-// The whole tensor of that role after so many steps.
+// The whole tensor of that role after `steps` steps.
 std::vector<std::byte> Expected(const ParameterSpec& spec, Role role, int64_t steps, Dtype weights) {
   const Role stored = role == Role::kWeight ? Role::kMaster : role;
   auto values = AfterSteps(ValuesOf({spec, stored, Dtype::kF32}, 1), steps);
@@ -62,7 +62,7 @@ class RankState {
 
   StateBuffers& buffers() { return *buffers_; }
 
-  // As it is after so many steps of the training.
+  // As it is after `steps` steps of the training.
   void Fill(int64_t steps) {
     Visit([&](Role role, const LocalParameter& p, std::span<std::byte> to, uint64_t skip) {
       const ParameterSpec& spec = specs_[p.index];
@@ -73,7 +73,7 @@ class RankState {
     });
   }
 
-  // Whether it is that, bit for bit.
+  // True if it is equal, bit for bit.
   bool Is(int64_t steps) {
     RankState other(specs_, topology_, rank_, dtype_);
     other.Fill(steps);
@@ -81,7 +81,7 @@ class RankState {
   }
 
  private:
-  // Calls back for each part's stretch of each parameter: its place, and how many of its bytes come before.
+  // Calls back for each part's range of each parameter: its place, and how many of its bytes come before.
   template <typename Visitor>
   void Visit(const Visitor& visit) {
     for (const StateBuffers::Part& part : buffers_->parts)
@@ -107,7 +107,7 @@ class RankState {
 
 class CheckpointerTest : public testing::Test {
  protected:
-  // Trains on `topology` from the newest step (which is to be `from`; 0: none) to `to`.
+  // Trains on `topology` from the newest step (which must be `from`; 0: none) to `to`.
   void Train(const Topology& topology, int64_t from, int64_t to, CheckpointerOptions options = {}) {
     options.config.save = run_;
     options.topology = topology;
@@ -148,7 +148,7 @@ class CheckpointerTest : public testing::Test {
     });
   }
 
-  // Everything in the step of the run directory, read as the tools do.
+  // Everything in the step of the run directory, read like the tools do.
   void ExpectStep(int64_t step) {
     const std::string directory = JoinPath(run_, StepDirName(step));
     const auto reader = StepReader::Open(FileSystem::Posix(), directory);
@@ -163,7 +163,7 @@ class CheckpointerTest : public testing::Test {
   }
 
   static constexpr double kTimeout = 120;
-  int64_t other_ = 0;  // of a training with other values: the steps that it is ahead
+  int64_t other_ = 0;  // of a training with other values: the number of steps it is ahead
   std::function<void(int64_t iteration)> meanwhile_;  // between two steps, with no save in progress
   int64_t failed_ = 0;                                // saves
   Dtype weights_ = Dtype::kBF16;
@@ -172,9 +172,9 @@ class CheckpointerTest : public testing::Test {
   const std::string run_ = dir_ / "run";
 };
 
-// Copies under the next step, writes beside it, and a step that overlaps: on each topology from what another
-// one left.
-TEST_F(CheckpointerTest, LazySavesOfOneTopologyAreAnothersStart) {
+// Copies during the next step, background writes, and a step that overlaps: on each topology from what
+// another one left.
+TEST_F(CheckpointerTest, LazySavesLoadIntoAnotherTopology) {
   Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 5);
   ExpectStep(4);
   ExpectStep(5);
@@ -184,7 +184,7 @@ TEST_F(CheckpointerTest, LazySavesOfOneTopologyAreAnothersStart) {
 }
 
 // Here "device memory" is memory like any other.
-TEST_F(CheckpointerTest, StateOnAGpuComesAndGoesByDeviceCopy) {
+TEST_F(CheckpointerTest, StateOnAGpuIsCopiedByDeviceCopy) {
   std::atomic<uint64_t> to_host = 0, to_gpu = 0;
   const auto copy = [&](void* to, const void* from, size_t bytes, bool to_device) {
     std::memcpy(to, from, bytes);
@@ -199,14 +199,14 @@ TEST_F(CheckpointerTest, StateOnAGpuComesAndGoesByDeviceCopy) {
   EXPECT_EQ(to_gpu, state);
 }
 
-TEST_F(CheckpointerTest, SkippedSavesAreSkippedByAllRanks) {
+TEST_F(CheckpointerTest, AllRanksSkipTheSameSaves) {
   Train({.tp = 2, .pp = 2, .dp = 1}, 0, 30, {.config = {.save_interval = "1", .save_overlap = "skip"}});
   ExpectStep(30);
 }
 
-// Saved at 10 and 20, decided at 30 on all ranks alike; a failure "every 0.1 ms" makes that every iteration,
+// Saved at 10 and 20; at 30 all ranks decide alike. A failure "every 0.1 ms" means every iteration,
 // and "never" none. A resumed training does not measure again.
-TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
+TEST_F(CheckpointerTest, AutoIntervalIsMeasuredAndKept) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
   const auto steps = [&] { return *ListSteps(FileSystem::Posix(), run_); };
   Train(topology, 0, 33, {.config = {.save_interval = "auto", .mtbf = 1e-4 / 3600}});
@@ -219,9 +219,9 @@ TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
   EXPECT_EQ(IntField((*step)->manifest().state, "save_interval"), 1);
 }
 
-// Gone while steps 3 to 10 are trained: the saves of 6 and 8 fail, each seen one step later; that of 11 does
-// not. Then the interval.
-TEST_F(CheckpointerTest, AFailedSaveIsTriedAgainSoonerThanTheIntervalIfAsked) {
+// Missing while steps 3 to 10 are trained: the saves of 6 and 8 fail, each noticed one step later; that of 11
+// does not. Then the interval.
+TEST_F(CheckpointerTest, AFailedSaveIsRetriedSoonIfRequested) {
   meanwhile_ = [&](int64_t iteration) {
     if (iteration == 2) std::filesystem::rename(run_, dir_ / "gone");
     if (iteration == 10) std::filesystem::rename(dir_ / "gone", run_);
@@ -240,7 +240,7 @@ TEST_F(CheckpointerTest, AFailedSaveIsTriedAgainSoonerThanTheIntervalIfAsked) {
   EXPECT_EQ(steps(), (std::vector<int64_t>{11, 12, 14, 20}));
 }
 
-TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
+TEST_F(CheckpointerTest, CompressionAndSplittingMayChangeBetweenSaves) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
   Train(topology, 0, 6, {.config = {.save_codec = "zstd", .split_master = true}});
   ExpectStep(6);
@@ -248,7 +248,7 @@ TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
   ExpectStep(12);
 }
 
-TEST_F(CheckpointerTest, HalvesDerivedFromTheirMasters) {
+TEST_F(CheckpointerTest, DerivedWeightsLoadBack) {
   weights_ = Dtype::kF16;
   Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 4, {.config = {.split_master = true}});
   ExpectStep(4);
@@ -256,14 +256,14 @@ TEST_F(CheckpointerTest, HalvesDerivedFromTheirMasters) {
   ExpectStep(6);
 }
 
-TEST_F(CheckpointerTest, OldStepsGoOnceTheNewOneWasReadBack) {
+TEST_F(CheckpointerTest, OldStepsAreRemovedAfterTheNewOneIsReadBack) {
   Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 10, {.config = {.keep_last = 2}});
   const auto steps = ListSteps(FileSystem::Posix(), run_);
   ASSERT_TRUE(steps.ok());
   EXPECT_EQ(*steps, (std::vector<int64_t>{8, 10}));
 }
 
-// One shard of step 4 reads other bytes than were written.
+// Reading one shard of step 4 returns other bytes than were written.
 class LyingDisk final : public UnsyncedFileSystem {
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
@@ -279,7 +279,7 @@ class LyingDisk final : public UnsyncedFileSystem {
   bool lied_ = false;
 };
 
-TEST_F(CheckpointerTest, AStepThatIsFoundDamagedNeverBecomesTheNewest) {
+TEST_F(CheckpointerTest, ADamagedSaveNeverBecomesTheNewestStep) {
   LyingDisk disk;
   failed_ = 1;
   int looks = 0;
@@ -294,8 +294,8 @@ TEST_F(CheckpointerTest, AStepThatIsFoundDamagedNeverBecomesTheNewest) {
   ExpectStep(6);
 }
 
-// The newest step was out of reach for one start, which went back to the step before it.
-TEST_F(CheckpointerTest, AStepThatATrainingWentBackBeforeIsNotResumedFrom) {
+// One start could not read the newest step and went back to the step before it.
+TEST_F(CheckpointerTest, DoesNotResumeFromAnAbandonedStep) {
   Train({.tp = 2, .pp = 1, .dp = 1}, 0, 6);
   const std::string shard = JoinPath(JoinPath(run_, StepDirName(6)), ShardName(0));
   std::filesystem::rename(shard, dir_ / "aside");
@@ -306,8 +306,8 @@ TEST_F(CheckpointerTest, AStepThatATrainingWentBackBeforeIsNotResumedFrom) {
   EXPECT_EQ(*ListCurrentSteps(FileSystem::Posix(), run_), (std::vector<int64_t>{2, 4, 5, 6, 7}));
 }
 
-// The same, and the next save has a higher number than the step that was out of reach.
-TEST_F(CheckpointerTest, AStepSaysWhatItsTrainingCameFrom) {
+// The same, and the next save has a higher number than the unreadable step.
+TEST_F(CheckpointerTest, AStepRecordsItsDescent) {
   Train({.tp = 2, .pp = 1, .dp = 1}, 0, 6);
   const std::string shard = JoinPath(JoinPath(run_, StepDirName(6)), ShardName(0));
   std::filesystem::rename(shard, dir_ / "aside");
@@ -325,7 +325,7 @@ TEST_F(CheckpointerTest, AStepSaysWhatItsTrainingCameFrom) {
 }
 
 // A rank loses its local directory, and the run directory its newest steps.
-TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
+TEST_F(CheckpointerTest, LocalStepsAreRebuiltFromOtherRanks) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
   const CheckpointerOptions options{.config = {.save_interval = "4",
                                                .save_local = dir_ / "local-{rank}",
@@ -340,9 +340,9 @@ TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
   ExpectStep(8);
 }
 
-// One of two ranks has lost its directory, and the other has the step as a training wrote it that walked back
-// later. Neither its shard nor its parity is of the step that the others have.
-TEST_F(CheckpointerTest, ParityOfAStepThatWasWrittenAgainIsNotOfTheNewOne) {
+// One of two ranks has lost its directory, and the other has the step of a later training that went back.
+// Neither its shard nor its parity belongs to the step of the others.
+TEST_F(CheckpointerTest, StaleParityIsNotUsedForARewrittenStep) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
   const CheckpointerOptions options{.config = {.save_interval = "4",
                                                .save_local = dir_ / "local-{rank}",

@@ -82,7 +82,7 @@ TEST(LocalPlace, EveryRankIsInOneGroupLargerThanItsParity) {
         }
 }
 
-TEST(LocalPlace, ALostHostCostsNoGroupMoreThanOneMemberWhereHostsAreEnough) {
+TEST(LocalPlace, WithEnoughHostsALostHostCostsEachGroupOneMember) {
   const std::vector<std::string> hosts = Hosts(8, 4);
   const Groups groups = CutIntoGroups(hosts, {8, 1}).value();
   for (const std::vector<int>& group : groups) {
@@ -123,7 +123,7 @@ std::map<std::string, std::string> Tree(const std::string& directory) {
   return tree;
 }
 
-// `a` is a run directory that trained with `local`; leftovers of a killed save and of others lie there.
+// `a` is a run directory that trained with `local`, with leftovers of a killed save and of others.
 struct Scene {
   TempDir dir;
   std::string a = dir / "a", local = dir / "local", place = local + "/" + kRun;
@@ -193,7 +193,7 @@ const OwnerCase kOwnerCases[] = {
        return s.a;
      },
      ""},
-    {"a link to somebody's directory",
+    {"a link to another user's directory",
      [](Scene& s) {
        fs::rename(s.place, s.dir / "elsewhere");
        fs::create_directory_symlink(s.dir / "elsewhere", s.place);
@@ -209,7 +209,7 @@ const OwnerCase kOwnerCases[] = {
      "OWNER"},
 };
 
-TEST(LocalPlace, OnlyTheRunDirectoryThatOwnsLocalStepsReadsOrCleansThem) {
+TEST(LocalPlace, OnlyTheOwningRunReadsOrCleansLocalSteps) {
   for (const OwnerCase& c : kOwnerCases) {
     SCOPED_TRACE(c.name);
     Scene scene;
@@ -220,7 +220,7 @@ TEST(LocalPlace, OnlyTheRunDirectoryThatOwnsLocalStepsReadsOrCleansThem) {
     EXPECT_EQ(place.ok(), std::string(c.refused).empty()) << place.status().message();
     if (!place.ok()) {
       EXPECT_NE(place.status().message().find(c.refused), std::string::npos) << place.status().message();
-      EXPECT_EQ(place.status().kind(), StatusKind::kIoError);  // it costs the local level, not the training
+      EXPECT_EQ(place.status().kind(), StatusKind::kIoError);  // training continues without it
       EXPECT_EQ(before, after);
       continue;
     }
@@ -234,7 +234,7 @@ TEST(LocalPlace, OnlyTheRunDirectoryThatOwnsLocalStepsReadsOrCleansThem) {
   }
 }
 
-TEST(LocalPlace, AnotherRunHasADirectoryOfItsOwn) {
+TEST(LocalPlace, AnotherRunHasItsOwnDirectory) {
   Scene scene;
   fs::create_directory(scene.dir / "b");
   const auto before = Tree(scene.place);
@@ -253,8 +253,8 @@ TEST(LocalPlace, TwoTrainingsNeverUseOneDirectory) {
   EXPECT_TRUE(Open(scene.a, scene.local).ok());
 }
 
-// A directory that is not one place for all who see it, or whose lists lag behind.
-TEST(LocalPlace, ADirectoryThatDoesNotListTheMarkIsRefused) {
+// A directory that differs between hosts, or whose listings are stale.
+TEST(LocalPlace, RefusesADirectoryThatDoesNotListTheMark) {
   class Lagging final : public WrappedFileSystem {
    public:
     using WrappedFileSystem::WrappedFileSystem;
@@ -276,7 +276,7 @@ TEST(LocalPlace, ADirectoryThatDoesNotListTheMarkIsRefused) {
 }
 
 // Ranks that share a directory remove their marks while their leader cleans it.
-TEST(LocalPlace, AMarkThatItsRankRemovesMeanwhileIsNoError) {
+TEST(LocalPlace, AMarkRemovedByItsRankIsNotAnError) {
   class Racing final : public WrappedFileSystem {
    public:
     using WrappedFileSystem::WrappedFileSystem;
@@ -296,7 +296,7 @@ TEST(LocalPlace, AMarkThatItsRankRemovesMeanwhileIsNoError) {
   EXPECT_FALSE(fs::exists(scene.place + "/.rank-0badcafe-0"));
 }
 
-TEST(LocalPlace, AMarkIsOfACertainForm) {
+TEST(LocalPlace, ParsesOnlyWellFormedMarks) {
   for (const char* mark : {".rank-deadbeef-0", ".rank-01234567-31"}) EXPECT_TRUE(IsRankMark(mark)) << mark;
   for (const char* other : {".rank-", ".rank-deadbeef", ".rank-deadbeef-", ".rank-deadbeef-x",
                             ".rank-notes-of-me", ".rank-DEADBEEF-0", ".rank-deadbeef0-0", "rank-deadbeef-0"})

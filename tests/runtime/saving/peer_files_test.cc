@@ -26,9 +26,9 @@ std::string Content(int rank, int round) {
   return text;
 }
 
-// Everybody reads from everybody, several threads at once, in many sessions one behind the other: a rank that
-// is done with one meets messages of the next.
-TEST(PeerFiles, EveryRankReadsFromEvery) {
+// All ranks read from all, several threads at once, in many sessions one after another: a rank that
+// has finished one gets messages of the next.
+TEST(PeerFiles, EveryRankReadsFromEveryOther) {
   constexpr int kRanks = 4, kRounds = 30;
   TempDir dir;
   ThreadWorld world(kRanks);
@@ -64,7 +64,7 @@ TEST(PeerFiles, EveryRankReadsFromEvery) {
   EXPECT_EQ(reads, kRanks * kRanks * kRounds * 2);
 }
 
-TEST(PeerFiles, WhatIsNotThereIsAnErrorOfTheReaderAlone) {
+TEST(PeerFiles, AMissingFileIsAnErrorOnlyOfTheReader) {
   ThreadWorld world(2);
   RunPeers(world, 60, [&](PeerFiles& peers) {
     std::string got(10, '\0');
@@ -89,7 +89,7 @@ TEST(PeerFiles, WhatIsNotThereIsAnErrorOfTheReaderAlone) {
   });
 }
 
-TEST(PeerFiles, ARankThatDoesNotAnswerEndsTheSession) {
+TEST(PeerFiles, AnUnresponsiveRankEndsTheSession) {
   ThreadWorld world(2);
   RunPeers(world, 0.2, [&](PeerFiles& peers) {
     if (peers.rank() == 1) return;  // never comes

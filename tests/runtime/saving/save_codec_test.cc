@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kBytes = 1 << 30;
 
-// A training that saves: the seconds of either kind of flush, and what a sample promises.
+// A training that saves: the seconds of both kinds of flush, and the prediction of a sample.
 struct Machine {
   double plain_seconds = 1;
   double packed_seconds = 2;
@@ -31,7 +31,7 @@ struct Machine {
   }
 };
 
-TEST(SaveCodecTest, TheModesThatDecideNothingSampleNothing) {
+TEST(SaveCodecTest, FixedModesTakeNoSamples) {
   for (const std::string mode : {"none", "zstd"}) {
     Machine machine{.codec = SaveCodec(mode, 1)};
     EXPECT_EQ(machine.Compressed(3), mode == "zstd" ? 3 : 0);
@@ -39,32 +39,32 @@ TEST(SaveCodecTest, TheModesThatDecideNothingSampleNothing) {
   }
 }
 
-TEST(SaveCodecTest, AutoTimesTheDiskFirstAndStaysWithWhatIsFaster) {
+TEST(SaveCodecTest, AutoMeasuresTheDiskFirstAndKeepsTheFasterMode) {
   Machine machine{.packed_seconds = 0.6};
   EXPECT_FALSE(machine.Save());
   EXPECT_EQ(machine.Compressed(20), 20);
   EXPECT_EQ(machine.samples, 1);
 }
 
-TEST(SaveCodecTest, ASampleThatPromisesTooMuchCostsOneSave) {
-  Machine machine;  // the sample says 0.5 s; on cores that train it takes 2
+TEST(SaveCodecTest, AnOptimisticSampleCostsOneSave) {
+  Machine machine;  // the sample predicts 0.5 s; on cores that train it takes 2
   EXPECT_EQ(machine.Compressed(SaveCodec::kLookAgain), 1);
 }
 
-TEST(SaveCodecTest, ASampleThatPromisesNothingIsNotTakenEverySave) {
+TEST(SaveCodecTest, AnUnpromisingSampleIsNotRepeatedEverySave) {
   Machine machine;
   machine.sample.encode_seconds = 3;
   EXPECT_EQ(machine.Compressed(SaveCodec::kLookAgain), 0);
   EXPECT_EQ(machine.samples, 1);
 }
 
-TEST(SaveCodecTest, ADiskThatChangesIsNoticed) {
+TEST(SaveCodecTest, NoticesADiskThatBecomesFaster) {
   Machine machine{.packed_seconds = 0.6};
   machine.Compressed(10);
-  machine.plain_seconds = 0.1;  // a faster disk: one plain save in kLookAgain tells
+  machine.plain_seconds = 0.1;  // a faster disk: one plain save in kLookAgain shows it
   EXPECT_GT(machine.Compressed(2 * SaveCodec::kLookAgain), SaveCodec::kLookAgain / 2);
   EXPECT_LE(machine.Compressed(2 * SaveCodec::kLookAgain), 2);
-  machine.plain_seconds = 5;  // a slower one: the next plain save does
+  machine.plain_seconds = 5;  // a slower one: the next plain save shows it
   EXPECT_FALSE(machine.Save());
   EXPECT_TRUE(machine.Save());
 }

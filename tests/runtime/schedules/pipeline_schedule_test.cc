@@ -1,5 +1,5 @@
-// The schedules by simulation: each stage takes its actions one after another, each as soon as what it needs
-// is there. Nothing here communicates or measures time.
+// The schedules by simulation: each stage takes its actions one after another, each as soon as its input
+// has arrived. Nothing here communicates or measures time.
 #include "runtime/schedules/pipeline_schedule.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ Schedules Of(MakeSchedule make, const PipelineShape& shape) {
 
 StageSchedule Forwards(const PipelineShape& shape, int) { return ForwardOnly(shape); }
 
-// What an action waits for, or lets others do: an action of a part of the model.
+// A dependency of actions: an action of a part of the model.
 struct Task {
   Kind kind;
   int64_t micro_batch;
@@ -39,7 +39,7 @@ Task TaskOf(const PipelineShape& shape, int stage, const StageAction& action) {
   return {action.kind, action.micro_batch, action.chunk * shape.stages + stage};
 }
 
-// The tasks before `task`: of the part before or behind, and the forward of a backward.
+// The tasks before `task`: of the part before or after, and the forward of a backward.
 std::vector<Task> Needs(const PipelineShape& shape, const Task& task) {
   const auto [kind, i, part] = task;
   std::vector<Task> needs;
@@ -54,7 +54,7 @@ struct Outcome {
   std::vector<int64_t> most;  // micro-batches of a chunk whose activations each stage held at once
 };
 
-// Requires schedules that come to an end. Seconds of a part's forward and backward.
+// Requires schedules that finish. Seconds of a part's forward and backward.
 Outcome Simulate(const PipelineShape& shape, const Schedules& schedules, double forward, double backward) {
   std::map<Task, double> done;
   std::vector<size_t> next(shape.stages);
@@ -87,7 +87,7 @@ Outcome Simulate(const PipelineShape& shape, const Schedules& schedules, double 
 }
 
 // The strictest transport, NCCL's: the messages of a kind and direction (to a higher rank or a lower one) go
-// one after another at each stage, and none leaves before its receiver has come to it. A stage posts what its
+// one after another at each stage, and none is sent before its receiver is ready. A stage posts what its
 // next `ahead` actions receive, waits for what this one does, and waits for no send.
 class OrderedTransport {
  public:
@@ -159,7 +159,7 @@ class OrderedTransport {
       Stage& peer = stages_[message.peer];
       auto& others = peer.lines[line];
       if (others.empty() || others.front().sends || others.front().peer != stage) continue;
-      EXPECT_EQ(others.front().task, message.task) << "messages are taken in another order than sent";
+      EXPECT_EQ(others.front().task, message.task) << "messages arrive in another order than sent";
       peer.received.insert(message.task);
       others.pop_front();
       messages.pop_front();
@@ -197,7 +197,7 @@ void CheckBubble(const PipelineShape& shape, const Outcome& outcome) {
                                      << shape.micro_batches << " micro-batches";
 }
 
-TEST(PipelineSchedule, OfTwoStagesInWords) {
+TEST(PipelineSchedule, SchedulesOfTwoStagesAreAsPublished) {
   const auto text = [](const StageSchedule& schedule) {
     std::string words;
     for (const auto& [kind, i, chunk] : schedule)
@@ -212,7 +212,7 @@ TEST(PipelineSchedule, OfTwoStagesInWords) {
   EXPECT_EQ(text(ForwardOnly({2, 2, 3})), "F0 F1 F0' F1' F2 F2' ");
 }
 
-TEST(PipelineSchedule, NoneDeadlocksWithMessagesInOrder) {
+TEST(PipelineSchedule, NoScheduleDeadlocksWithOrderedMessages) {
   for (int stages = 1; stages <= 6; ++stages)
     for (int64_t count = 1; count <= 13; ++count) {
       CheckSound(GPipe, {stages, 1, count}, true);
@@ -224,16 +224,16 @@ TEST(PipelineSchedule, NoneDeadlocksWithMessagesInOrder) {
     }
 }
 
-// Why a pipeline posts no receives ahead on a GPU: a stage's message to the next would wait behind one that
-// it is to receive later, and that one for the first to go round.
-TEST(PipelineSchedule, ReceivesAheadNeedATransportWithoutOrder) {
+// The reason why a pipeline posts no early receives on a GPU: a stage's message to the next would wait for
+// one that it is to receive later, and that one for the first to go round.
+TEST(PipelineSchedule, EarlyReceivesNeedAnUnorderedTransport) {
   const PipelineShape shape{5, 2, 2};
   EXPECT_TRUE(OrderedTransport(shape, Of(Forwards, shape), 0).ComesToAnEnd());
   EXPECT_FALSE(OrderedTransport(shape, Of(Forwards, shape), 1).ComesToAnEnd());
 }
 
-// (p - 1) / m, and (p - 1) / (m v) with v chunks; whatever a backward costs beside a forward.
-TEST(PipelineSchedule, BubbleIsTheFormulas) {
+// (p - 1) / m, and (p - 1) / (m v) with v chunks; whatever a backward costs relative to a forward.
+TEST(PipelineSchedule, BubbleMatchesTheFormula) {
   for (const double backward : {1.0, 2.0, 3.0})
     for (int stages = 1; stages <= 6; ++stages)
       for (int groups = 1; groups <= 4; ++groups) {

@@ -32,7 +32,7 @@ TEST(LrScheduleTest, WarmsUpThenDecaysToTheMinimum) {
 }
 
 // DeepSpeed's WarmupLR: over 10 steps from 0.2 to 1, step k at log(k + 1) / log(10).
-TEST(LrScheduleTest, LogarithmicWarmupIsDeepSpeeds) {
+TEST(LrScheduleTest, LogarithmicWarmupMatchesDeepSpeed) {
   TrainConfig config = Base();
   config.lr_warmup_iters = 10;
   config.lr_warmup_init = 0.2;
@@ -56,8 +56,8 @@ TEST(LrScheduleTest, ConstantStaysAfterTheDecaysEnd) {
   EXPECT_DOUBLE_EQ(LrSchedule(config, 1000).At(5000), 1.0);
 }
 
-// The keys of OptimizerParamScheduler.state_dict(), but for num_steps; it compares the values with its flags.
-TEST(LrScheduleTest, FactsAreThoseOfMegatronsScheduler) {
+// The keys of OptimizerParamScheduler.state_dict() except num_steps; it compares the values with its flags.
+TEST(LrScheduleTest, FactsHaveTheKeysOfMegatronsScheduler) {
   TrainConfig config = Base();
   config.lr_warmup_fraction = 0.0005;
   config.lr_decay_iters = 50;
@@ -177,14 +177,14 @@ TEST(TrainStateTest, JsonRoundTrip) {
   EXPECT_EQ(*back, state);
 }
 
-TEST(TrainStateTest, StepsWithoutHealthAreTaken) {
+TEST(TrainStateTest, StepsWithoutHealthAreAccepted) {
   nlohmann::json json = TrainState{.iteration = 3}.ToJson();
   json.erase("health");
   EXPECT_EQ(*TrainState::FromJson(json), TrainState{.iteration = 3});
 }
 
-// Cairn's older steps followed the samples consumed; Megatron's schedule says its own.
-TEST(TrainStateTest, TheScheduleOfOtherStepsIsFound) {
+// Cairn's older steps followed the samples consumed; Megatron's schedule records its own.
+TEST(TrainStateTest, FindsTheScheduleInOtherSteps) {
   nlohmann::json json = TrainState{.consumed_samples = 24, .scheduled_samples = 16}.ToJson();
   EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 16);
   json.erase("scheduled_samples");
@@ -193,7 +193,7 @@ TEST(TrainStateTest, TheScheduleOfOtherStepsIsFound) {
   EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 20);
 }
 
-TEST(TrainStateTest, MissingValuesOfAnotherProgramAreThoseOfANewTraining) {
+TEST(TrainStateTest, MissingValuesOfOtherProgramsGetDefaults) {
   std::vector<std::string> missing;
   const auto state = TrainState::FromOtherProgram(
       {{"iteration", 9}, {"consumed_samples", 72}, {"skipped_steps", 2}, {"optimizer_step", 7.0}}, missing);

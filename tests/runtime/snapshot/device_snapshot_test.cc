@@ -8,7 +8,7 @@
 namespace cairn {
 namespace {
 
-TEST(DeviceSnapshotTest, HostSnapshotHoldsBytesZerosAndDigestsByPiece) {
+TEST(DeviceSnapshotTest, HostSnapshotHasBytesZerosAndDigestsOfEachPiece) {
   std::mt19937_64 random(1);
   const std::vector<std::byte> source = RandomBytes(kChunkBytes + 10, random);
   std::vector<std::byte> arena(kChunkBytes + 4 * kPageBytes, std::byte{1});

@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Chunk by chunk, so that the digest finds in the cache what the copy has read.
+// Chunk by chunk, so that the digest reads the copied bytes from the cache.
 inline std::vector<Digest> CopyPiece(const SnapshotPiece& piece, std::byte* to) {
   std::vector<Digest> digests;
   for (uint64_t at = 0; at < piece.bytes; at += kChunkBytes) {

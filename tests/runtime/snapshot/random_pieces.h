@@ -1,4 +1,4 @@
-// Pieces as a shard has them, of random sizes, gaps and alignments, over random bytes.
+// Pieces like a shard's, of random sizes, gaps and alignments, over random bytes.
 #pragma once
 
 #include <random>
@@ -27,7 +27,7 @@ struct RandomPieces {
   }
 };
 
-// A size that is likely to be at or beside an edge: of XXH3's short inputs, stripes and blocks, pages,
+// A size that is likely to be at or near an edge: of XXH3's short inputs, stripes and blocks, pages,
 // chunks.
 inline uint64_t RandomSize(uint64_t largest, std::mt19937_64& random) {
   constexpr uint64_t kEdges[] = {0, 1, 16, 240, 64, 1024, 2048, kPageBytes, 3 * kPageBytes, kChunkBytes};

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// Exactly as large as it says, so that a sanitizer sees every byte read beyond it. `shift`: of its address.
+// Exactly as large as declared, so that a sanitizer sees every byte read past it. `shift`: of its address.
 class Source {
  public:
   Source(uint64_t bytes, uint64_t shift, std::mt19937_64& random)
@@ -49,7 +49,7 @@ TEST(SnapshotCoreTest, ASeedChangesEveryDigest) {
   EXPECT_NE(TwinDigest(source.bytes(), 0, random), TwinDigest(source.bytes(), 1, random));
 }
 
-TEST(SnapshotCoreTest, UnitsLoadFromAnyAlignmentAndZerosBehindTheEnd) {
+TEST(SnapshotCoreTest, LoadsUnitsAtAnyAlignmentWithZerosPastTheEnd) {
   std::mt19937_64 random(3);
   for (uint64_t shift = 0; shift < 16; ++shift) {
     for (uint64_t bytes = 1; bytes < 70; ++bytes) {
@@ -68,7 +68,7 @@ TEST(SnapshotCoreTest, UnitsLoadFromAnyAlignmentAndZerosBehindTheEnd) {
 }
 
 // Against memcpy, as HostSnapshot does it: the same arena, the same digests, gaps left alone.
-TEST(SnapshotCoreTest, PacksAndDigestsAsMemcpyAndXxh3) {
+TEST(SnapshotCoreTest, PacksLikeMemcpyAndDigestsLikeXxh3) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 60; ++round) {
     const RandomPieces made =

@@ -80,7 +80,7 @@ class SnapshotTest : public testing::Test {
   std::vector<Snapshot::Source> sources_;
 };
 
-TEST_F(SnapshotTest, AtOnceAndBehindGiveTheSameFile) {
+TEST_F(SnapshotTest, BlockingAndBackgroundCopiesGiveTheSameFile) {
   const auto snapshot = Make();
   const TempDir temp;
   for (int round = 0; round < 4; ++round) {
@@ -96,7 +96,7 @@ TEST_F(SnapshotTest, AtOnceAndBehindGiveTheSameFile) {
 }
 
 // One part "on a GPU", whose place the host twin takes: its bytes and digests join those of the other part.
-TEST_F(SnapshotTest, ACopyBehindIsACopyAtOnceWhereNoThreadIsToBeHad) {
+TEST_F(SnapshotTest, WithoutThreadsABackgroundCopyBlocks) {
   TempDir dir;
   const auto snapshot = Make();
   {
@@ -108,7 +108,7 @@ TEST_F(SnapshotTest, ACopyBehindIsACopyAtOnceWhereNoThreadIsToBeHad) {
   ExpectAVerifiedFile(*snapshot, dir.path());
 }
 
-TEST_F(SnapshotTest, ADevicesPartJoinsTheHosts) {
+TEST_F(SnapshotTest, DeviceAndHostPartsAreJoined) {
   const auto snapshot = Make(NewHostSnapshot());
   for (int round = 0; round < 6; ++round) {
     const TempDir directory;
@@ -124,7 +124,7 @@ TEST_F(SnapshotTest, ADevicesPartJoinsTheHosts) {
 }
 
 // Without a DeviceCopy, which would be slow: the test has none to call.
-TEST_F(SnapshotTest, ADevicesPartIsThereWhenACopyAtOnceReturns) {
+TEST_F(SnapshotTest, ABlockingCopyIncludesTheDevicesPart) {
   const auto snapshot = Make(NewHostSnapshot());
   const std::vector<std::byte> before[2] = {parts_[0], parts_[1]};
   const TempDir directory;
@@ -134,8 +134,8 @@ TEST_F(SnapshotTest, ADevicesPartIsThereWhenACopyAtOnceReturns) {
   ExpectImageHolds(*snapshot, before);
 }
 
-// A device that fails ends the write with its word, and the next snapshot works.
-TEST_F(SnapshotTest, ADeviceThatFailsIsAnErrorOfThatSaveAlone) {
+// A failed device ends the write with its error, and the next snapshot works.
+TEST_F(SnapshotTest, AFailedDeviceFailsOnlyThatSave) {
   class Failing : public DeviceSnapshot {
    public:
     Status SetArena(std::span<std::byte> arena) override { return host_->SetArena(arena); }
@@ -159,8 +159,8 @@ TEST_F(SnapshotTest, ADeviceThatFailsIsAnErrorOfThatSaveAlone) {
   ExpectAVerifiedFile(*snapshot, TempDir().path());
 }
 
-// What the optimizer changes after Complete() is not in the snapshot; the file is still being written then.
-TEST_F(SnapshotTest, CompleteFreesTheLiveMemoryWhileTheFileIsWritten) {
+// Changes by the optimizer after Complete() are not in the snapshot; the file is still being written then.
+TEST_F(SnapshotTest, CompleteReleasesTheSourceBeforeTheFileIsWritten) {
   const auto snapshot = Make();
   for (int round = 0; round < 20; ++round) {
     const std::vector<std::byte> before[2] = {parts_[0], parts_[1]};

@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-inline constexpr std::byte kGarbage{0xA5};  // what memory holds before a snapshot; never what it should hold
+inline constexpr std::byte kGarbage{0xA5};  // fills memory before a snapshot; never an expected value
 
 inline std::vector<uint64_t> Shuffled(uint64_t count, std::mt19937_64& random) {
   std::vector<uint64_t> order(count);

@@ -51,7 +51,7 @@ TEST(LineReaderTest, LongLineWithoutSpacesIsCutBetweenCharacters) {
   EXPECT_EQ(joined, content);
 }
 
-TEST(LineReaderTest, NothingIsLostOnBytesOfAnyKind) {
+TEST(LineReaderTest, KeepsBytesOfAnyKind) {
   std::mt19937 random(3);
   for (const size_t size : {size_t{1}, kMaxLinePieceBytes - 1, kMaxLinePieceBytes, kMaxLinePieceBytes + 1,
                             3 * kMaxLinePieceBytes}) {

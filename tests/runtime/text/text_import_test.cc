@@ -57,7 +57,7 @@ class TextImportTest : public ::testing::Test {
   TempDir dir_;
 };
 
-TEST_F(TextImportTest, BytesAreTheirOwnTokens) {
+TEST_F(TextImportTest, BytesAreTokens) {
   const auto dataset =
       Import("p", "a\xFF\n\nbc\n", *MakeByteTokenizer(), true, {.split_on_blank_lines = true});
   EXPECT_EQ(dataset.token_type(), TokenType::kU16);
@@ -77,7 +77,7 @@ TEST_F(TextImportTest, DocumentOfManyChunksEndsOnce) {
   EXPECT_TRUE(std::equal(content.begin(), content.end(), tokens.begin()));
 }
 
-// As a Hugging Face tokenizer whose post_processor puts 257 before and 258 behind a text.
+// Like a Hugging Face tokenizer whose post_processor puts 257 before and 258 after a text.
 class EnclosingTokenizer final : public Tokenizer {
  public:
   uint32_t vocab_size() const override { return 259; }
@@ -93,7 +93,7 @@ class EnclosingTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> bytes_ = MakeByteTokenizer();
 };
 
-TEST_F(TextImportTest, AnEmptyTextHasTheTokensAroundAText) {
+TEST_F(TextImportTest, AnEmptyTextHasOnlyTheSpecialTokens) {
   const std::string lines = "{\"text\": \"a\"}\n{\"text\": \"\"}\n{\"text\": \"b\"}\n";
   const TextSourceOptions json{.format = TextFormat::kJsonLines};
   const auto dataset = Import("p", lines, EnclosingTokenizer(), true, json);
@@ -128,7 +128,7 @@ TEST_F(TextImportTest, TrainedModelCompressesAndCutsAtLineEndsWithoutATrace) {
   EXPECT_EQ(in_chunks, ids);
 }
 
-TEST_F(TextImportTest, VocabularyThatTheTextCannotFillIsRefusedInWords) {
+TEST_F(TextImportTest, RefusesAVocabularyThatTheTextCannotFill) {
   TextSource source = Source(Prose(10));
   const auto model = TrainSentencePiece(source, 100'000);
   ASSERT_FALSE(model.ok());

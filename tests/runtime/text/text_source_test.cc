@@ -46,7 +46,7 @@ class TextSourceTest : public ::testing::Test {
 
 using Texts = std::vector<std::string>;
 
-TEST_F(TextSourceTest, FileIsADocumentByteForByte) {
+TEST_F(TextSourceTest, AFileIsOneDocumentByteForByte) {
   EXPECT_EQ(*Documents({Write("a.txt", "\n\none\n\ntwo \r\n\n"), Write("b.txt", "three")}),
             (Texts{"\n\none\n\ntwo \r\n\n", "three"}));
 }
@@ -73,7 +73,7 @@ TEST_F(TextSourceTest, LargeDocumentComesInChunks) {
   EXPECT_EQ(*Documents({Write("a.txt", content + "\n")}, {.split_on_blank_lines = true}), Texts{content});
 }
 
-// The blanks at its end come as a piece of their own.
+// The blanks at its end are a separate piece.
 TEST_F(TextSourceTest, TheEndOfALongLineIsNotABlankLine) {
   const std::string content = std::string(2 * kMaxLinePieceBytes, 'x') + "  \nthe same document\n";
   EXPECT_EQ(Documents({Write("a.txt", content)}, {.split_on_blank_lines = true})->size(), 1u);
@@ -99,7 +99,7 @@ TEST_F(TextSourceTest, BadJsonLinesAreNamed) {
   ExpectRefused(std::string(100'000, '['), "line 1 is not a JSON object");
 }
 
-TEST_F(TextSourceTest, MissingInputIsFoundBeforeAnyIsRead) {
+TEST_F(TextSourceTest, ReportsMissingInputBeforeReadingAny) {
   const auto source = TextSource::Open(FileSystem::Posix(), {Write("a.txt", "x"), dir_ / "none.txt"}, {});
   ASSERT_FALSE(source.ok());
   EXPECT_EQ(source.status().kind(), StatusKind::kNotFound);

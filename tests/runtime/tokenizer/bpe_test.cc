@@ -24,7 +24,7 @@ TEST(MappedTextTest, InvalidBytesBecomeReplacementsAsInPython) {
   EXPECT_EQ(mapped.Origin(mapped.text().size()), text.size());
 }
 
-TEST(MappedTextTest, ComposedTextKnowsItsOrigin) {
+TEST(MappedTextTest, ComposedTextKeepsItsOrigin) {
   const std::string text = "xe\u0301 y";
   const MappedText mapped = MappedText::Composed(text);
   EXPECT_EQ(mapped.text(), "xé y");
@@ -43,8 +43,8 @@ Words Split(const WordSplitter& splitter, std::string_view text) {
   return words;
 }
 
-// The class of BLOOM's expression has a bracket in it that begins a set in Oniguruma alone.
-TEST(WordSplitterTest, ExpressionsMatchAsInTokenizers) {
+// The class of BLOOM's expression contains a bracket that begins a set only in Oniguruma.
+TEST(WordSplitterTest, ExpressionsMatchLikeTokenizers) {
   WordSplitter bloom;
   bloom.Add({WordPattern::Compile(" ?[^(\\s|[.,!?…。，、।۔،])]+").value()});
   EXPECT_EQ(Split(bloom, "Hi there, (you)|me. 12"),

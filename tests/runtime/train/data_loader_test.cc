@@ -12,7 +12,7 @@ namespace cairn {
 namespace {
 
 // Megatron's get_ltor_masks_and_position_ids: loss_mask[data == eod_token] = 0, where data are the inputs.
-TEST(DataLoaderTest, TokensBehindAnEndOfDocumentAreNotCounted) {
+TEST(DataLoaderTest, TokensAfterAnEndOfDocumentAreNotCounted) {
   TrainConfig config;
   config.micro_batch_size = 2;
   config.seq_length = 4;
@@ -41,7 +41,7 @@ TEST(DataLoaderTest, TokensBehindAnEndOfDocumentAreNotCounted) {
 
 // Megatron's: position_ids[i + 1:] count from 0 again, and attention_mask[i + 1:, :i + 1] = 0, for each end
 // i.
-TEST(DataLoaderTest, PositionsAndAttentionBeginAgainBehindAnEndOfDocument) {
+TEST(DataLoaderTest, PositionsAndAttentionRestartAfterAnEndOfDocument) {
   TrainConfig config;
   config.micro_batch_size = 3;
   config.seq_length = 5;

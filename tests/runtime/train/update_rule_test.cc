@@ -1,4 +1,4 @@
-// Ten updates beside torch.optim's own, on the same gradients.
+// Ten updates against torch.optim's own, on the same gradients.
 #include "runtime/train/update_rule.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ double DifferenceTo(torch::optim::Optimizer& torch_optimizer, const Tensor& para
   return (stretches.weights[0] - parameter.detach()).abs().max().item<double>();
 }
 
-TEST(UpdateRuleTest, BothAdamsAreTorchs) {
+TEST(UpdateRuleTest, BothAdamsEqualTorchs) {
   for (const bool plain : {false, true}) {
     TrainConfig config = Hyperparameters();
     config.no_fused_adam = plain;
@@ -52,7 +52,7 @@ TEST(UpdateRuleTest, BothAdamsAreTorchs) {
   }
 }
 
-TEST(UpdateRuleTest, SgdIsTorchsWithAndWithoutMomentum) {
+TEST(UpdateRuleTest, SgdEqualsTorchsWithAndWithoutMomentum) {
   for (const double momentum : {0.9, 0.0}) {
     TrainConfig config = Hyperparameters();
     config.optimizer = "sgd";
@@ -67,7 +67,7 @@ TEST(UpdateRuleTest, SgdIsTorchsWithAndWithoutMomentum) {
 }
 
 // Moments of 16 bits halve the optimizer's memory and change an update by no more than their rounding.
-TEST(OptimizerTest, MomentsOf16BitsFollowThoseOf32) {
+TEST(OptimizerTest, MomentsOf16BitsFollowMomentsOf32Bits) {
   const std::vector<ParameterSpec> specs = {{.name = "w", .shape = {70, 30000}}};  // two blocks, and a part
   const ParallelDims dims;
   std::vector<Tensor> results;

@@ -1,9 +1,10 @@
-// Random commands that make a step or files, with random failures and kills, while somebody else puts files
+// Random commands that make a step or files, with random failures and kills, while another user puts files
 // and directories anywhere at any time, also inside what is being written and under names that look like
-// leftovers. Nothing of somebody else's is ever gone; a command that fails leaves nothing of its own; what a
-// killed one left is gone after the next command to the same place.
+// leftovers. Nothing of another user is ever removed; a failed command leaves nothing of its own; leftovers
+// of a killed one are removed by the next command to the same place.
 //
-// Runs for 10 s; CAIRN_LONG=1: 2,000 walks. A kill is a file system that does nothing more from then on.
+// Runs for 10 s; CAIRN_LONG=1: 2,000 walks. A kill is a file system on which no later operation has an
+// effect.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -34,10 +35,10 @@ using Random = std::mt19937_64;
 constexpr int kCommands = 4;  // of a walk
 constexpr const char* kStepName = "step-00000100";
 
-// Whoever works in the same directories. Knows its things by their content, or by a name that it gives once.
-class Somebody {
+// Another user of the same directories. Knows its own files by their content, or by a unique name.
+class OtherUser {
  public:
-  Somebody(std::string place, Random& random) : place_(std::move(place)), random_(random) {}
+  OtherUser(std::string place, Random& random) : place_(std::move(place)), random_(random) {}
 
   // Puts something somewhere below the place.
   void Act() {
@@ -70,7 +71,7 @@ class Somebody {
     }
   }
 
-  // Empty if all is there, under whatever name.
+  // Empty if everything exists, under whatever name.
   std::string Missing() const {
     std::set<std::string> files;
     std::set<ino_t> directories;
@@ -94,7 +95,7 @@ class Somebody {
     std::error_code error;
     if (stdfs::exists(stdfs::symlink_status(path, error))) return;
     const std::string text =
-        fmt::format("number {} of somebody else, as {}", number, path.filename().string());
+        fmt::format("number {} of another user, as {}", number, path.filename().string());
     if (std::ofstream out(path, std::ios::binary); out << text) files_.insert(text);
   }
   static ino_t Identity(const stdfs::path& path) {
@@ -109,13 +110,13 @@ class Somebody {
   std::set<ino_t> directories_;
 };
 
-// The disk under a command: somebody else acts between its calls; one call may fail; a killed command does
+// The disk under a command: the other user acts between its calls; one call may fail; a killed command does
 // nothing more.
 class SharedDisk final : public UnsyncedFileSystem {
  public:
-  SharedDisk(Somebody& somebody, Random& random) : somebody_(somebody), random_(random) {}
+  SharedDisk(OtherUser& other_user, Random& random) : other_user_(other_user), random_(random) {}
   int64_t kill_at = INT64_MAX, fail_at = INT64_MAX;
-  int acts = 0;  // that somebody else does meanwhile
+  int acts = 0;  // by the other user between its calls
   bool failed() const { return calls_ >= fail_at; }
   bool killed() const { return calls_ > kill_at; }
   std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override {
@@ -126,7 +127,7 @@ class SharedDisk final : public UnsyncedFileSystem {
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
     const std::lock_guard lock(mutex_);
     if (killed()) return Aborted("killed");
-    if (acts > 0 && random_() % 16 == 0) somebody_.Act(), --acts;
+    if (acts > 0 && random_() % 16 == 0) other_user_.Act(), --acts;
     using Kind = FsCall::Kind;
     // Removals do not fail: a disk that refuses one keeps the file.
     const bool may_fail = call.changes() && call.kind != Kind::kRemoveFile && call.kind != Kind::kRemoveDir;
@@ -137,7 +138,7 @@ class SharedDisk final : public UnsyncedFileSystem {
 
  private:
   std::mutex mutex_;
-  Somebody& somebody_;
+  OtherUser& other_user_;
   Random& random_;
   int64_t calls_ = 0;
 };
@@ -235,12 +236,12 @@ Status Run(Command command, FileSystem& fs, const Sources& from, bool damaged, c
 class Walk {
  public:
   Walk(const Sources& sources, uint64_t seed)
-      : sources_(sources), random_(seed), somebody_(dir_.path(), random_) {}
+      : sources_(sources), random_(seed), other_user_(dir_.path(), random_) {}
 
-  // Empty if all went well.
+  // Empty on success.
   std::string Do() {
     for (int i = 0; i < kCommands; ++i) {
-      if (random_() % 2 == 0) somebody_.Act();
+      if (random_() % 2 == 0) other_user_.Act();
       if (std::string trouble = DoCommand(); !trouble.empty()) return story_ + trouble;
     }
     return "";
@@ -252,7 +253,7 @@ class Walk {
     const char* const places[] = {"a", "b", "deep/a"};
     const std::string place = dir_ / places[random_() % 3];
     const bool damaged = random_() % 4 == 0;
-    SharedDisk disk(somebody_, random_);
+    SharedDisk disk(other_user_, random_);
     disk.acts = static_cast<int>(random_() % 4);
     if (random_() % 3 == 0) disk.kill_at = static_cast<int64_t>(random_() % 80);
     if (random_() % 4 == 0) disk.fail_at = static_cast<int64_t>(random_() % 80);
@@ -260,10 +261,10 @@ class Walk {
     const Status done = Run(command, disk, sources_, damaged, place);
     story_ += fmt::format("command {} to {}: {}{}\n", static_cast<int>(command), place,
                           disk.killed() ? "killed; " : "", done.ok() ? "done" : done.message());
-    if (const std::string missing = somebody_.Missing(); !missing.empty()) return "gone: " + missing;
+    if (const std::string missing = other_user_.Missing(); !missing.empty()) return "gone: " + missing;
     if (disk.killed()) return "";
-    if (damaged && done.ok() && ReadsAll(command)) return "a damaged source was taken";
-    // A disk may also fail to make durable what was published.
+    if (damaged && done.ok() && ReadsAll(command)) return "a damaged source was accepted";
+    // A disk may also fail to make a published name durable.
     const std::string target = MakesRun(command) ? JoinPath(place, kStepName) : place;
     const bool published = done.ok() || (disk.failed() && !before.contains(target) && Own().contains(target));
     std::set<std::string> own = Own();
@@ -272,12 +273,12 @@ class Walk {
     return left.empty() ? "" : "left: " + left;
   }
 
-  // What is Cairn's: neither somebody else's nor needed for that to be there.
+  // Paths of Cairn: neither the other user's nor a parent of them.
   std::set<std::string> Own() const {
     std::set<std::string> own, needed;
     for (const auto& entry : stdfs::recursive_directory_iterator(dir_.path())) {
       own.insert(entry.path());
-      if (!somebody_.Owns(entry.path())) continue;
+      if (!other_user_.Owns(entry.path())) continue;
       for (stdfs::path at = entry.path(); at != dir_.path(); at = at.parent_path()) {
         needed.insert(at);
         needed.insert(MarkPath(at.string()));
@@ -293,7 +294,7 @@ class Walk {
     return path.ends_with(kMarkSuffix) && !stdfs::exists(path.substr(0, path.size() - kMarkSuffix.size()));
   }
 
-  // A run directory that was there keeps its lock.
+  // An existing run directory keeps its lock.
   static std::string NewSince(const std::set<std::string>& own, const std::set<std::string>& before) {
     for (const std::string& path : own)
       if (!before.contains(path) && !(path.ends_with(kLockName) && before.contains(ParentDir(path))))
@@ -315,16 +316,16 @@ class Walk {
   const Sources& sources_;
   Random random_;
   const TempDir dir_{TempDir::Place::kMemory};
-  Somebody somebody_;
+  OtherUser other_user_;
   std::string story_;
 };
 
-TEST(RemovalWalkTest, NothingOfSomebodyElsesIsEverGoneAndNothingOfOursStays) {
+TEST(RemovalWalkTest, RandomCommandsKeepForeignFilesAndLeaveNothing) {
   const Sources sources;
   const bool is_long = std::getenv("CAIRN_LONG") != nullptr;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   uint64_t seed = 0;
-  testing::internal::CaptureStderr();  // what is left is told there
+  testing::internal::CaptureStderr();  // leftovers are reported there
   for (; is_long ? seed < 2000 : std::chrono::steady_clock::now() < end; ++seed) {
     const std::string trouble = Walk(sources, seed).Do();
     EXPECT_EQ(trouble, "") << "walk " << seed;

@@ -32,13 +32,13 @@ class StepCheckTest : public testing::Test {
   const std::string directory_ = dir_ / "gpt/step-00000100";
 };
 
-TEST_F(StepCheckTest, AWholeStepHasNoProblem) {
+TEST_F(StepCheckTest, AnIntactStepHasNoProblem) {
   const VerifyReport report = CheckStep(fs_, directory_, {});
   EXPECT_TRUE(report.problems.empty());
   EXPECT_GT(report.bytes_checked, 0u);
 }
 
-TEST_F(StepCheckTest, EveryMissingAndTruncatedFileIsNamed) {
+TEST_F(StepCheckTest, NamesEveryMissingAndTruncatedFile) {
   std::filesystem::remove(directory_ + "/shard-00001.h5");
   std::filesystem::resize_file(directory_ + "/shard-00002.h5", 5000);
   const VerifyReport report = CheckStep(fs_, directory_, {});
@@ -48,7 +48,7 @@ TEST_F(StepCheckTest, EveryMissingAndTruncatedFileIsNamed) {
   EXPECT_EQ(report.problems[1].offset, 5000u);
 }
 
-TEST_F(StepCheckTest, AWholeSampleFindsEveryDamagedChunk) {
+TEST_F(StepCheckTest, AFullSampleFindsEveryDamagedChunk) {
   const auto step = StepReader::Open(fs_, directory_);
   const Piece& piece = (*step)->catalog().pieces[7];
   const std::string& file = (*step)->catalog().files[piece.file];
@@ -60,21 +60,21 @@ TEST_F(StepCheckTest, AWholeSampleFindsEveryDamagedChunk) {
   EXPECT_EQ(report.bytes_checked, (*step)->catalog().bytes());
 }
 
-TEST_F(StepCheckTest, WeightsThatAreNotTheirRoundedMastersAreReported) {  // MakeStep draws both at random
+TEST_F(StepCheckTest, ReportsWeightsThatDifferFromTheirRoundedMasters) {  // MakeStep draws both at random
   const VerifyReport report = CheckStep(fs_, directory_, {.structure = false, .hash = false, .values = true});
   ASSERT_FALSE(report.problems.empty());
   EXPECT_NE(report.problems[0].what.find("not the fp32 master"), std::string::npos)
       << report.problems[0].what;
 }
 
-TEST_F(StepCheckTest, AStepThatDoesNotOpenFailsEveryCheckThatWasAskedFor) {
+TEST_F(StepCheckTest, AnUnreadableStepFailsEveryRequestedCheck) {
   std::filesystem::remove(directory_ + "/shard-00001.h5");
   const StepReport report = CheckStep(fs_, directory_, {.values = true});
   ASSERT_EQ(report.checks.size(), 3u);
   for (const Check& check : report.checks) EXPECT_EQ(check.problems, 1u) << Name(check.kind);
 }
 
-TEST_F(StepCheckTest, AFailedSampleNamesTheBytesThatAreWrong) {
+TEST_F(StepCheckTest, AFailedSampleNamesTheDamagedBytes) {
   const auto step = StepReader::Open(fs_, directory_);
   const Piece& piece = (*step)->catalog().pieces[7];
   const std::string& file = (*step)->catalog().files[piece.file];
@@ -85,7 +85,7 @@ TEST_F(StepCheckTest, AFailedSampleNamesTheBytesThatAreWrong) {
   EXPECT_EQ(report.checks[0].ranges, wrong);
 }
 
-// Problems of a step with this manifest, written under this name.
+// The problems of a step with this manifest in a directory of this name.
 std::string ProblemOf(const std::function<void(Manifest&)>& change,
                       const std::string& name = "step-00000100") {
   const TempDir dir;
@@ -99,17 +99,17 @@ std::string ProblemOf(const std::function<void(Manifest&)>& change,
   return problems.empty() ? "" : ToString(problems.front());
 }
 
-TEST(ModelCheckTest, AManifestMustBeAboutItsTensorsAndItsPlace) {
+TEST(ModelCheckTest, AManifestMustMatchItsTensorsAndDirectory) {
   EXPECT_EQ(ProblemOf([](Manifest&) {}), "");
   EXPECT_EQ(ProblemOf([](Manifest&) {}, "back"), "") << "restored under another name";
-  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model = nlohmann::json::object(); }), "") << "says nothing";
+  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model = nlohmann::json::object(); }), "") << "no model";
   EXPECT_EQ(ProblemOf([](Manifest& m) {
               m.model["architecture"] = "my_own";
               m.model["hidden_size"] = 3;
             }),
             "");
   EXPECT_EQ(ProblemOf([](Manifest& m) { m.state.erase("iteration"); }), "");
-  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model["max_position_embeddings"] = 0; }), "") << "not said";
+  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model["max_position_embeddings"] = 0; }), "") << "not recorded";
   const struct {
     const char* says;
     std::function<void(Manifest&)> change;
@@ -137,7 +137,7 @@ TEST(ModelCheckTest, AManifestMustBeAboutItsTensorsAndItsPlace) {
     EXPECT_NE(ProblemOf(c.change).find(c.says), std::string::npos) << c.says << ": " << ProblemOf(c.change);
 }
 
-TEST_F(StepCheckTest, ElementsAreLocatedInTheirFiles) {
+TEST_F(StepCheckTest, LocatesElementsInTheirFiles) {
   const auto step = StepReader::Open(fs_, directory_);
   const StepCatalog& catalog = (*step)->catalog();
   for (uint32_t t = 0; t < catalog.tensors.size(); ++t) {

@@ -18,7 +18,7 @@ double Decode(Dtype dtype, uint64_t bits) {
   return decoded;
 }
 
-TEST(DecodeValuesTest, EveryHalfIsWhatTheCompilerSays) {
+TEST(DecodeValuesTest, EveryHalfMatchesTheCompiler) {
   for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
     const auto expected = static_cast<double>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
     const double decoded = Decode(Dtype::kF16, bits);
@@ -40,7 +40,7 @@ TEST(DecodeValuesTest, EightBitFloatsFollowTheirFormats) {
   EXPECT_TRUE(std::isnan(Decode(Dtype::kF8E5M2, 0x7d)));
 }
 
-TEST(DecodeValuesTest, IntegersAndWideFloats) {
+TEST(DecodeValuesTest, DecodesIntegersAndWideFloats) {
   EXPECT_EQ(Decode(Dtype::kI8, 0xff), -1);
   EXPECT_EQ(Decode(Dtype::kU8, 0xff), 255);
   EXPECT_EQ(Decode(Dtype::kI64, static_cast<uint64_t>(-5)), -5);
@@ -48,7 +48,7 @@ TEST(DecodeValuesTest, IntegersAndWideFloats) {
   EXPECT_EQ(Decode(Dtype::kF64, std::bit_cast<uint64_t>(0.1)), 0.1);
 }
 
-TEST(ValueStatsTest, ManyThreadsSeeWhatOneSees) {
+TEST(ValueStatsTest, ManyThreadsGiveTheResultOfOne) {
   std::vector<float> values(5 * kChunkElements + 17);
   for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i)) * 1e3f;
   values[kChunkElements] = NAN;

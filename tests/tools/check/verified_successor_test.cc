@@ -42,7 +42,7 @@ class VerifiedSuccessorTest : public testing::Test {
   FileSystem& fs_ = FileSystem::Posix();
 };
 
-TEST_F(VerifiedSuccessorTest, OneStepIsReadAndFromThenOnTheRecordCounts) {
+TEST_F(VerifiedSuccessorTest, ReadsAStepOnceThenTrustsTheRecord) {
   EXPECT_EQ(Find(30).status().kind(), StatusKind::kInvalidArgument);
   EXPECT_EQ(TrustOf(30), Trust::kUnverified);
   const auto stays = Find(10);
@@ -68,11 +68,11 @@ TEST_F(VerifiedSuccessorTest, ADamagedNewestStepIsNotASuccessor) {
   const Status refused = Find(20).status();
   EXPECT_EQ(refused.kind(), StatusKind::kCorrupt);
   EXPECT_NE(refused.message().find(Path(30)), std::string::npos) << refused.message();
-  Flip(30);  // mended: another time of change, so it is read again
+  Flip(30);  // repaired: its change time differs, so it is read again
   EXPECT_TRUE(Find(20).ok());
 }
 
-TEST_F(VerifiedSuccessorTest, NoTrainingResumesFromWeightsAlone) {
+TEST_F(VerifiedSuccessorTest, AStepWithOnlyWeightsIsNotASuccessor) {
   const auto step = StepReader::Open(fs_, Path(30));
   StripOptions weights{.dtype = Dtype::kF16, .format = FindSystem("native")};
   const auto stripped = Strip(fs_, **step, temp_ / "out", weights);

@@ -54,8 +54,8 @@ TEST(VerifyStandingTest, TheStrongestPassAndEveryOpenFailureCount) {
     Trust trust;
   } kCases[] = {
       {"nothing was looked at", {}, Trust::kUnverified},
-      {"the structure says nothing of the bytes", {Pass(kStructure)}, Trust::kUnverified},
-      {"values say nothing of what was saved", {Pass(kValues, 1100)}, Trust::kUnverified},
+      {"the structure does not prove the bytes", {Pass(kStructure)}, Trust::kUnverified},
+      {"values do not prove the saved bytes", {Pass(kValues, 1100)}, Trust::kUnverified},
       {"a sample is a part", {Sample(0, 22)}, Trust::kPartlyVerified},
       {"every byte is all", {byte_passes}, Trust::kVerified},
       {"a weaker pass takes nothing", {byte_passes, Pass(kStructure), Sample(0, 22)}, Trust::kVerified},
@@ -83,7 +83,7 @@ TEST(VerifyStandingTest, TheStrongestPassAndEveryOpenFailureCount) {
   }
 }
 
-TEST(VerifyStandingTest, AFileThatLooksDifferentWasNotChecked) {
+TEST(VerifyStandingTest, AChangedFileCountsAsUnchecked) {
   const std::vector<Check> checks = {Sample(0, 550), Pass(CheckKind::kEveryByte, 1100)};
   EXPECT_EQ(StandingOf(checks, kFiles).trust, Trust::kVerified);
   const auto changed_by = [&](auto change) {
@@ -100,11 +100,11 @@ TEST(VerifyStandingTest, AFileThatLooksDifferentWasNotChecked) {
   EXPECT_EQ(StandingOf(checks, {kFiles[0]}).trust, Trust::kChanged) << "one is gone";
   EXPECT_EQ(StandingOf({Sample(0, 550)}, FilesAt(60)).trust, Trust::kUnverified);
   EXPECT_EQ(StandingOf({Fail(CheckKind::kEveryByte)}, FilesAt(60)).trust, Trust::kDamaged)
-      << "a change is not a repair until it was looked at";
+      << "a change is not a repair until it was checked";
   EXPECT_DOUBLE_EQ(StandingOf({Sample(0, 550)}, kFiles).share, 0.5);
 }
 
-TEST(VerifyStandingTest, AnOldRecordHoldsForFilesNotWrittenSince) {
+TEST(VerifyStandingTest, AnOldRecordHoldsForUnchangedFiles) {
   Check old = Pass(CheckKind::kEveryByte, 1100);
   old.files.clear();
   EXPECT_EQ(StandingOf({old}, FilesAt(99)).trust, Trust::kVerified);

@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-TEST(RunListingTest, TellsTheStateOfEveryStep) {
+TEST(RunListingTest, ShowsTheStateOfEveryStep) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir;
   StepRecipe recipe = RecipeOf({}, {.tp = 2});
@@ -44,7 +44,7 @@ TEST(RunListingTest, TellsTheStateOfEveryStep) {
   EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000040.partial-ab").status().kind(), StatusKind::kNotFound);
 }
 
-TEST(RunListingTest, AStepByItselfIsJudgedAsItIsInItsRun) {
+TEST(RunListingTest, ASingleStepHasTheStateItHasInItsRun) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir;
   const StepRecipe recipe = RecipeOf({}, {});
@@ -79,7 +79,7 @@ class VerifiedStepTest : public testing::Test {
 
   StepListing Listed() { return ListRuns(fs_, step_)->front().steps.front(); }
 
-  // One byte of the shard's end, which is its own structure, or of the middle, which is a tensor's.
+  // One byte at the shard's end, in its own structure, or in the middle, in a tensor.
   void Flip(uint64_t offset) {
     std::fstream file(step_ + "/shard-00001.h5", std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(offset);
@@ -112,14 +112,14 @@ TEST_F(VerifiedStepTest, AWeakerCheckHidesNoFailureAndAddsNothing) {
   EXPECT_EQ(Listed().state, "damaged");
   EXPECT_NE(Listed().trouble.find("shard-00001.h5"), std::string::npos) << Listed().trouble;
   Look({.structure = true, .hash = false});
-  Flip(middle);  // mended, but nobody has looked
+  Flip(middle);  // repaired, but not checked
   Look({.sample = SampleSize{.max_bytes = 1}});
   EXPECT_EQ(Listed().state, "damaged");
   Look({});
   EXPECT_EQ(Listed().state, "verified");
 }
 
-TEST_F(VerifiedStepTest, AnotherFileOfTheSameBytesSizeAndTimeIsAChange) {
+TEST_F(VerifiedStepTest, AReplacedFileIsAChangeEvenIfEqual) {
   Look({});
   const std::string shard = step_ + "/shard-00000.h5";
   const auto time = std::filesystem::last_write_time(shard);
@@ -129,8 +129,8 @@ TEST_F(VerifiedStepTest, AnotherFileOfTheSameBytesSizeAndTimeIsAChange) {
   EXPECT_EQ(Listed().state, "changed since verified");
 }
 
-TEST_F(VerifiedStepTest, ARecordSaysWhatItSaidWhenItIsReadAgain) {
-  Look({.values = true});  // MakeStep draws weights and masters apart: these fail
+TEST_F(VerifiedStepTest, RecordsRoundTrip) {
+  Look({.values = true});  // MakeStep draws weights and masters independently: these fail
   Look({.structure = false, .sample = SampleSize{.fraction = 0.3}});
   const std::vector<Check> checks = ReadVerifyRecord(fs_, step_, manifest_);
   ASSERT_EQ(checks.size(), 4u);
@@ -146,7 +146,7 @@ TEST_F(VerifiedStepTest, ARecordSaysWhatItSaidWhenItIsReadAgain) {
   EXPECT_TRUE(ReadVerifyRecord(fs_, step_, other).empty());
 }
 
-TEST_F(VerifiedStepTest, ARecordOfAnEarlierVersionIsRead) {
+TEST_F(VerifiedStepTest, ReadsRecordsOfEarlierVersions) {
   std::filesystem::create_directory(dir_ / "gpt/verified");
   const auto write = [&](const std::string& fields) {
     std::ofstream(dir_ / "gpt/verified/step-00000100.json")
@@ -163,7 +163,7 @@ TEST_F(VerifiedStepTest, ARecordOfAnEarlierVersionIsRead) {
   EXPECT_EQ(Listed().state, "verified");
 }
 
-TEST_F(VerifiedStepTest, ARecordOfALaterVersionStays) {
+TEST_F(VerifiedStepTest, KeepsRecordsOfLaterVersions) {
   const std::string path = dir_ / "gpt/verified/step-00000100.json",
                     later = R"({"version": 99, "checks": [7]})";
   std::filesystem::create_directory(dir_ / "gpt/verified");
@@ -179,7 +179,7 @@ TEST(PurgeClockTest, DaysCountFromTheLastAccess) {
 }
 
 // By its own record, or by that of the step that followed it.
-TEST(RunListingTest, TellsUnhealthySteps) {
+TEST(RunListingTest, ShowsUnhealthySteps) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir;
   StepRecipe recipe = RecipeOf({}, {});

@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// A file system that says that it has done a call, and has not.
+// A file system that reports success for a call that it has not done.
 class LyingFileSystem final : public WrappedFileSystem {
  public:
   explicit LyingFileSystem(FsCall::Kind kind) : WrappedFileSystem(FileSystem::Posix()), kind_(kind) {}
@@ -45,7 +45,7 @@ Finding Find(DoctorCheck check, FileSystem& fs, const Mount& mount = {}) {
   return *check({.fs = fs, .directory = dir.path(), .mount = mount, .probe = dir.path()});
 }
 
-TEST(DoctorChecksTest, AFileSystemThatLiesLosesData) {
+TEST(DoctorChecksTest, AFileSystemThatLosesWritesLosesData) {
   LyingFileSystem writes(FsCall::Kind::kWrite), renames(FsCall::Kind::kRename);
   EXPECT_EQ(Find(CheckReadBack, FileSystem::Posix()).severity, Severity::kGood);
   const Finding read_back = Find(CheckReadBack, writes);
@@ -62,14 +62,14 @@ TEST(DoctorChecksTest, AFailedFsyncLosesDataAndIsNamedWithoutItsPath) {
   EXPECT_EQ(row.found, "fsync synced: Input/output error");
 }
 
-TEST(DoctorChecksTest, WithoutExchangeStepsAreReplacedAllTheSame) {
+TEST(DoctorChecksTest, WithoutExchangeStepsAreStillReplaced) {
   NoExchange fs(FileSystem::Posix());
   const Finding row = Find(CheckExchange, fs);
   EXPECT_EQ(row.severity, Severity::kGood);
   EXPECT_EQ(row.found, "no RENAME_EXCHANGE");
 }
 
-TEST(DoctorChecksTest, NameCachesAreThoseOfTheMountOptions) {
+TEST(DoctorChecksTest, FindsNameCachesInMountOptions) {
   const auto find = [](const char* type, std::vector<std::string> options) {
     return Find(CheckNameCaches, FileSystem::Posix(),
                 {.point = "/nfs", .type = type, .options = std::move(options)});
@@ -86,7 +86,7 @@ TEST(DoctorChecksTest, NameCachesAreThoseOfTheMountOptions) {
   EXPECT_EQ(find("fuse.x", {}).severity, Severity::kUnknown);
 }
 
-TEST(DoctorChecksTest, LocksThatTheMountKeepsLocalAreAWarning) {
+TEST(DoctorChecksTest, WarnsOfLocksThatTheMountKeepsLocal) {
   EXPECT_EQ(Find(CheckLocks, FileSystem::Posix(), {.point = "/", .type = "ext4"}).severity, Severity::kGood);
   const Finding row = Find(CheckLocks, FileSystem::Posix(),
                            {.point = "/scratch", .type = "lustre", .options = {"rw", "localflock"}});
@@ -95,7 +95,7 @@ TEST(DoctorChecksTest, LocksThatTheMountKeepsLocalAreAWarning) {
   EXPECT_EQ(row.meaning, "another host may write, too: /scratch is mounted with localflock (lustre)");
 }
 
-TEST(DoctorChecksTest, FindingsComeBackFromJson) {
+TEST(DoctorChecksTest, FindingsRoundTripThroughJson) {
   const std::vector<Finding> all = {{.name = "a", .found = "1", .meaning = "m"},
                                     {.name = "b",
                                      .found = "2",

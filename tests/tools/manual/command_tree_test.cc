@@ -39,7 +39,7 @@ TEST(CommandTreeTest, LongNamesComeFirst) {
   EXPECT_EQ(Flag("--help").names, (Words{"--help", "-h"}));
 }
 
-TEST(CommandTreeTest, ValuesHaveAKind) {
+TEST(CommandTreeTest, ValuesHaveATypeName) {
   EXPECT_EQ(Flag("--dry-run").value.kind, ValueKind::kNone);
   EXPECT_EQ(Flag("--mode").value.kind, ValueKind::kChoice);
   EXPECT_EQ(Flag("--mode").value.choices, (Words{"fast", "slow"}));
@@ -66,12 +66,12 @@ TEST(CommandTreeTest, HiddenOptionsAreLeftOutAndGroupsKept) {
   EXPECT_EQ(Flag("--red").group, "");
 }
 
-TEST(CommandTreeTest, TheSynopsisNamesWhatIsRequired) {
+TEST(CommandTreeTest, TheSynopsisNamesRequiredArguments) {
   EXPECT_EQ(SynopsisWords(Copy()), (Words{"[OPTIONS]", "--to DIR", "--red|--blue", "SRC..."}));
   EXPECT_EQ(SynopsisWords(ExampleProgram()), (Words{"[OPTIONS]", "COMMAND"}));
 }
 
-TEST(CommandTreeTest, TheFooterIsCutIntoItsParts) {
+TEST(CommandTreeTest, SplitsTheFooterIntoItsParts) {
   const Command& copy = Copy();
   ASSERT_EQ(copy.notes.size(), 3);
   EXPECT_EQ(copy.notes[0].text, "One line, and its second. A table:");

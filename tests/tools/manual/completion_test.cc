@@ -31,7 +31,7 @@ TEST(CompletionTest, SubcommandsHaveTheirSummaries) {
   EXPECT_EQ(CompletionText(Complete(ExampleProgram(), {"tool", "li"})), "none\nlist\tlist things\n");
 }
 
-TEST(CompletionTest, FlagsThatTakeAValueEndWithASign) {
+TEST(CompletionTest, FlagsWithAValueEndWithAnEqualsSign) {
   EXPECT_THAT(Offered({"tool", "copy", "--m"}), ElementsAre("--mode="));
   EXPECT_THAT(Offered({"tool", "copy", "-j"}), ElementsAre("-j"));
   EXPECT_THAT(Offered({"tool", "copy", "--r"}), ElementsAre("--red"));
@@ -50,7 +50,7 @@ TEST(CompletionTest, AValueIsNotACommand) {
   EXPECT_THAT(Offered({"tool", "copy", "--jobs", ""}), IsEmpty());
 }
 
-TEST(CompletionTest, FlagsThatWereGivenOrAreExcludedAreNotOffered) {
+TEST(CompletionTest, UsedAndExcludedFlagsAreNotOffered) {
   EXPECT_THAT(Offered({"tool", "copy", "--mode=fast", "--m"}), IsEmpty());
   EXPECT_THAT(Offered({"tool", "copy", "--mode", "fast", "--d"}), IsEmpty());
   EXPECT_THAT(Offered({"tool", "copy", "--d"}), ElementsAre("--dry-run"));

@@ -1,4 +1,4 @@
-// A small program whose flags show each thing that help can say.
+// A small program whose flags use every feature of the help.
 #pragma once
 
 #include <CLI/CLI.hpp>

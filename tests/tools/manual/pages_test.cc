@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-TEST(RoffTest, TextIsNotReadAsRequests) {
+TEST(RoffTest, EscapesTextThatLooksLikeRequests) {
   EXPECT_EQ(RoffText(".TH"), "\\&.TH");
   EXPECT_EQ(RoffText("'s a-b"), "\\(aqs a\\-b");
   EXPECT_EQ(RoffText("a\\b"), "a\\(rsb");

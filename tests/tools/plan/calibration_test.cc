@@ -16,7 +16,7 @@ class CalibrationTest : public testing::Test {
     calibration_ = *Calibrate(rows_, cluster_);
   }
 
-  // 181 B over 48 nodes, as it was measured in 120.2 s and 55 GB.
+  // 181 B over 48 nodes, measured as 120.2 s and 55 GB.
   static ModelShape Shape() { return {.layers = 72, .hidden = 14336, .heads = 64, .vocab = 250000}; }
   static RunSetup Known() { return {384, 8, 6, 8, 1, 4, 2048, 1}; }
   static Prediction Of(const RunSetup& setup) { return Predict(Shape(), setup, cluster_, calibration_); }
@@ -26,7 +26,7 @@ class CalibrationTest : public testing::Test {
   static inline Calibration calibration_;
 };
 
-TEST_F(CalibrationTest, TablesLeftOutArePredicted) {
+TEST_F(CalibrationTest, PredictsTablesThatWereLeftOut) {
   std::vector<std::string> groups;
   for (const RunRow& row : rows_) groups.push_back(row.group);
   const auto held = CrossValidate(rows_, groups, cluster_);
@@ -35,18 +35,18 @@ TEST_F(CalibrationTest, TablesLeftOutArePredicted) {
   EXPECT_LE(all.time.Median(), 0.06);
   EXPECT_LE(all.memory.Median(), 0.08);
   EXPECT_LE(all.time.Worst(), 0.25);
-  // One row says 65 GB at a micro-batch of 2 where the next says 56 GB at 4; nothing can meet both.
+  // One row has 65 GB at a micro-batch of 2, the next 56 GB at 4; no model fits both.
   EXPECT_EQ(std::count_if(all.memory.all.begin(), all.memory.all.end(), [](double e) { return e > 0.25; }),
             1);
   EXPECT_GE(all.right_calls * 10, all.calls * 9);
-  // Bounds say 9 of 10.
+  // Bounds are for 9 of 10.
   EXPECT_GE(all.within_time * 100, 85 * static_cast<int>(all.time.all.size()));
   EXPECT_GE(all.within_memory * 100, 85 * static_cast<int>(all.memory.all.size()));
   EXPECT_LT(all.time.Median(), all.plain_time.Median() / 4);
   for (const HeldOut& group : *held) EXPECT_LE(group.best_rank, 3) << group.group;
 }
 
-TEST_F(CalibrationTest, OnlyRowsOfOneConfigurationShareAWeight) {
+TEST_F(CalibrationTest, RowsOfOneConfigurationShareAWeight) {
   RunRow a = rows_[0];
   a.setup = Known();
   std::vector<RunRow> rows(6, a);  // two the same, and four that differ from these
@@ -68,7 +68,7 @@ TEST_F(CalibrationTest, TheKnownRunLiesWithinItsBounds) {
   EXPECT_TRUE(p.fits);
 }
 
-TEST_F(CalibrationTest, WithoutMeasurementsThePriorsHold) {
+TEST_F(CalibrationTest, WithoutMeasurementsUsesThePriors) {
   const auto calibration = Calibrate({}, cluster_);
   ASSERT_TRUE(calibration.ok());
   for (const auto& info : TimeConstantInfos())

@@ -23,7 +23,7 @@ TEST(CsvTableTest, WrittenCellsAreReadBack) {
   }
 }
 
-TEST(CsvTableTest, WhatIsNoTableIsNamed) {
+TEST(CsvTableTest, NamesMalformedTables) {
   const auto says = [](std::string_view text, std::string_view part) {
     const auto table = ParseCsv(text, "t.csv");
     return !table.ok() && table.status().message().find("t.csv") != std::string::npos &&

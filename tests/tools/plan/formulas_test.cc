@@ -33,8 +33,8 @@ TEST(FormulasTest, PublishedTflopsOf181B) {
   EXPECT_NEAR(MegatronTflops(shape, 8, 2048, 120.18, 384), 134.15, 0.1);
 }
 
-// Jean Zay's tables from 02-21 on had their TFLOPs from this formula (earlier ones from a rougher one), but
-// for one row whose columns may be swapped; those of arXiv 2104.04473 are rounded to whole numbers.
+// TFLOPs in Jean Zay's tables since 02-21 are from this formula (earlier ones from a rougher one), except
+// one row whose columns may be swapped; those of arXiv 2104.04473 are rounded to whole numbers.
 TEST(FormulasTest, PublishedTables) {
   const auto off = [](const char* place, double tolerance, const std::set<std::string>& tables) {
     const std::vector<RunRow> rows = *BuiltInRuns(place);
@@ -55,7 +55,7 @@ TEST(FormulasTest, PublishedTables) {
 }
 
 // The paper's 96·B·s·l·h²·(1 + s/6h + v/16lh), and Megatron-LM's 72·B·s·l·h²·(1 + s/12h + v/12lh).
-TEST(FormulasTest, OfAPlainGptTheyAreThePublishedFormulas) {
+TEST(FormulasTest, MatchThePublishedFormulasForAPlainGpt) {
   const double l = 24, h = 1024, s = 2048, v = 50304, batch = 8;
   const ModelShape shape{.layers = 24, .hidden = 1024, .heads = 16, .seq = 2048, .vocab = 50304};
   const double block = batch * s * l * h * h;
@@ -66,7 +66,7 @@ TEST(FormulasTest, OfAPlainGptTheyAreThePublishedFormulas) {
   EXPECT_NEAR(megatron.model / (72 * block * (1 + s / (12 * h) + v / (12 * l * h))), 1, 1e-12);
 }
 
-// Llama 3 8B: 6 operations a parameter of a product and token, the embedding's table is none.
+// Llama 3 8B: 6 operations per matrix parameter and token; the embedding's table is not a matrix.
 TEST(FormulasTest, WidthOfTheMlpGatesAndGroupsCount) {
   ModelShape llama{.layers = 32,
                    .hidden = 4096,
@@ -91,7 +91,7 @@ TEST(FormulasTest, RecomputationIsOnePassOfFour) {
                    SimpleTflops(18e9, 1024, 256, 90.5, 16, true) * 3);
 }
 
-TEST(FormulasTest, SizeIsThatOfTheTables) {
+TEST(FormulasTest, SizeMatchesTheTables) {
   const auto size = [](int64_t layers, int64_t hidden) {
     const ModelShape shape{.layers = layers, .hidden = hidden, .heads = 64, .vocab = 250000};
     return fmt::format("{:.0f}", shape.TotalParams() / 1e9);

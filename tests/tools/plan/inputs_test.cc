@@ -1,4 +1,4 @@
-// What the planner reads beside tables: clusters; and what it writes: job scripts.
+// Other inputs of the planner than tables: clusters; and its output: job scripts.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -18,7 +18,7 @@ Result<Cluster> FromToml(const std::string& text) {
   return FindCluster(path);
 }
 
-TEST(ClusterTest, TomlChangesABuiltInOne) {
+TEST(ClusterTest, TomlOverridesABuiltInCluster) {
   const auto cluster = FromToml("base = \"h100\"\nnic_gbps = 100\ngpus-per-node = 4\n");
   ASSERT_TRUE(cluster.ok()) << cluster.status().message();
   EXPECT_EQ(cluster->nic_gbps, 100);
@@ -26,7 +26,7 @@ TEST(ClusterTest, TomlChangesABuiltInOne) {
   EXPECT_EQ(cluster->sms, 132);
 }
 
-TEST(ClusterTest, CoresThatRanksShareNeedNoMultiprocessors) {
+TEST(ClusterTest, SharedCoresNeedNoMultiprocessors) {
   const auto cluster = FromToml(
       "cpu = true\ncores = 2\ngpus-per-node = 8\nmemory-gb = 3\nhalf-tflops = 0.1\nsingle-tflops = 0.1\n"
       "hbm-gbps = 40\nlink-gbps = 12\nnic-gbps = 12\n");
@@ -34,7 +34,7 @@ TEST(ClusterTest, CoresThatRanksShareNeedNoMultiprocessors) {
   EXPECT_EQ(cluster->cores, 2);
 }
 
-TEST(ClusterTest, BadTomlIsNamedWithItsLine) {
+TEST(ClusterTest, NamesBadTomlWithItsLine) {
   const auto says = [](const std::string& text, std::string_view part) {
     const auto cluster = FromToml(text);
     return !cluster.ok() && cluster.status().message().find(part) != std::string::npos;
@@ -71,7 +71,7 @@ TEST(JobScriptTest, NamesTheConfigurationAndCarriesTheFlags) {
     EXPECT_NE(script.find(part), std::string::npos) << part;
 }
 
-TEST(JobScriptTest, SavesNowAndThenAndTakesDataFromTheArguments) {
+TEST(JobScriptTest, SavesPeriodicallyAndTakesDataFromItsArguments) {
   PlanRequest request;
   request.shape = {.layers = 72, .hidden = 14336, .heads = 64, .vocab = 250000};
   request.cluster = *FindCluster("a100-80");
@@ -86,7 +86,7 @@ TEST(JobScriptTest, SavesNowAndThenAndTakesDataFromTheArguments) {
   EXPECT_EQ(script("--save-interval 7").find("--save-interval 40"), std::string::npos);
 }
 
-TEST(SaveIntervalTest, IsYoungsAndDalys) {
+TEST(SaveIntervalTest, MatchesYoungAndDaly) {
   // A save of 28 s, a failure in 100 hours: sqrt(2 * 28 * 360000) - 28 = 4462 s.
   EXPECT_EQ(SaveInterval(28, 360000, 113), 39);
   EXPECT_EQ(SaveInterval(28, 360000, 1e6), 1);

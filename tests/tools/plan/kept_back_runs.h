@@ -1,4 +1,4 @@
-// Published runs that the planner is not fitted on: as recalled from arXiv 2104.04473 (table 1; seconds by
+// Published runs on which the planner is not fitted, as recalled from arXiv 2104.04473 (table 1; seconds by
 // its own formula from the TFLOPs) and 2205.05198 (table 5). Micro-batches that the papers leave out are
 // assumed.
 #pragma once

@@ -1,4 +1,4 @@
-// Fitting constants of which little is known.
+// Fitting constants with wide priors.
 #include "tools/plan/least_squares.h"
 
 #include <gtest/gtest.h>
@@ -16,13 +16,13 @@ Result<Fit> FitDelay(double delay, double spread) {
                    });
 }
 
-TEST(LeastSquaresTest, AConstantThatTheRowsDoNotFeelAtItsPriorIsFoundFarAway) {
+TEST(LeastSquaresTest, FindsAConstantFarFromItsPrior) {
   const auto fit = FitDelay(0.3, 3.3);
   ASSERT_TRUE(fit.ok());
   EXPECT_NEAR(std::exp(fit->x[0]), 0.3, 0.05);
 }
 
-TEST(LeastSquaresTest, WhatNoRowFeelsStaysAtItsPrior) {
+TEST(LeastSquaresTest, UnconstrainedConstantsStayAtTheirPrior) {
   const auto fit = FitDelay(1e-4, 4);
   ASSERT_TRUE(fit.ok());
   EXPECT_NEAR(fit->x[0], std::log(1e-4), 0.01);

@@ -1,4 +1,4 @@
-// How the planner does on clusters that it was not fitted on, and on runs that were kept back from a fit on a
+// The planner's error on clusters that it was not fitted on, and on runs that were held out of a fit on a
 // few of their cluster: the goals that cairn plan promises, and the figures (with --gtest_output or on
 // stdout).
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace cairn {
 namespace {
 
 struct Place {
-  Cluster cluster;  // as one that was not measured
+  Cluster cluster;  // as an unmeasured one
   std::vector<RunRow> rows;
 };
 
@@ -98,17 +98,17 @@ void ExpectErrors(const char* what, const Judged& judged, double median, double 
   ExpectWithinBounds(what, judged);
 }
 
-TEST(OtherClustersTest, BoundsOfAClusterThatWasNotMeasuredHold) {
+TEST(OtherClustersTest, BoundsHoldForAnUnmeasuredCluster) {
   for (const auto& [name, place] :
        {std::pair("Jean Zay", JeanZay()), {"Selene", Selene()}, {"NVIDIA's H100", NvidiaH100()}}) {
     const Judged judged = Uncalibrated(place);
     Print(name, judged);
     ExpectWithinBounds(name, judged);
-    EXPECT_LT(judged.Width(), std::log(3)) << name << ": bounds that say nothing";
+    EXPECT_LT(judged.Width(), std::log(3)) << name << ": bounds too wide to be useful";
   }
 }
 
-TEST(OtherClustersTest, ThreeRowsOfOnesOwnAreEnough) {
+TEST(OtherClustersTest, ThreeOwnRowsAreEnough) {
   struct Goal {
     const char* name;
     Place place;
@@ -121,7 +121,7 @@ TEST(OtherClustersTest, ThreeRowsOfOnesOwnAreEnough) {
     ExpectErrors(goal.name, FittedOnFew(goal.place, 3, goal.rounds), goal.median, goal.worst);
 }
 
-TEST(OtherClustersTest, BoundsNarrowAsRowsCome) {
+TEST(OtherClustersTest, MoreRowsNarrowTheBounds) {
   const Place place = Selene();
   const Judged none = Uncalibrated(place), three = FittedOnFew(place, 3, 6), eight = FittedOnFew(place, 8, 6);
   Print("no row", none);
@@ -131,7 +131,7 @@ TEST(OtherClustersTest, BoundsNarrowAsRowsCome) {
   EXPECT_LT(eight.Width(), three.Width());
 }
 
-TEST(OtherClustersTest, NamedClustersArePredictedByTheirOwnRuns) {
+TEST(OtherClustersTest, PredictsNamedClustersByTheirOwnRuns) {
   // The seven rows of Selene that are compiled in; the eleven others were never looked at by the fit.
   const Cluster selene = *FindCluster("selene");
   const auto calibration = BuiltInCalibration(selene);
@@ -194,7 +194,7 @@ TEST(OtherClustersTest, MegatronLmHolds18BytesAParameterOr6And12OverDp) {
 
 // Llama 3 405B on 8192 H100 in BF16: 430 TFLOPs by the operations of its parameters (arXiv 2407.21783, table
 // 4), which nothing here was fitted on.
-TEST(OtherClustersTest, ALargeRunOfAnotherProgramLiesWithinTheBounds) {
+TEST(OtherClustersTest, ARunOfAnotherProgramLiesWithinTheBounds) {
   const ModelShape shape{.layers = 126,
                          .hidden = 16384,
                          .heads = 128,

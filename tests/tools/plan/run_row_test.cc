@@ -35,7 +35,7 @@ TEST(RunRowTest, BlankSecondsComeFromTflops) {
   EXPECT_NEAR(*rows->rows[0].seconds, 200e9 * 8 * 2048 * 2048 / (98.87e12 * 80), 0.1);
 }
 
-TEST(RunRowTest, SpeedAboveThePeakIsNotBelieved) {
+TEST(RunRowTest, RejectsSpeedAboveThePeak) {
   const auto rows = Parse("8,18,14336,6,64,2048,250000,1,8,1,2,2048,1,54,130.43,143.48,02-21,t\n");
   ASSERT_TRUE(rows.ok());
   EXPECT_NEAR(*rows->rows[0].seconds, 4 * 130.43, 1);
@@ -43,7 +43,7 @@ TEST(RunRowTest, SpeedAboveThePeakIsNotBelieved) {
   EXPECT_NE(rows->notes[0].find("above the GPU's peak"), std::string::npos);
 }
 
-TEST(RunRowTest, GpusThatTheCutContradictsAreSettled) {
+TEST(RunRowTest, CorrectsGpusThatContradictTheLayout) {
   const auto rows = Parse("320,187,13824,80,64,2048,250000,8,8,10,4,2048,1,,147.04,135.92,,t\n");
   ASSERT_TRUE(rows.ok());
   EXPECT_EQ(rows->rows[0].setup.gpus, 320);
@@ -56,13 +56,13 @@ TEST(RunRowTest, PredictedRowsDoNotShowTheirMeasurements) {
   EXPECT_FALSE(rows->rows[0].seconds || rows->rows[0].memory_gb || rows->rows[0].tflops);
 }
 
-TEST(RunRowTest, OutOfMemoryIsKnown) {
+TEST(RunRowTest, RecognisesOutOfMemory) {
   const auto rows = Parse("384,181,14336,72,64,2048,250000,8,8,6,8,2048,1,OOM,OOM,,,t\n");
   ASSERT_TRUE(rows.ok());
   EXPECT_TRUE(rows->rows[0].out_of_memory);
 }
 
-TEST(RunRowTest, BlankHeadsAreThoseOfTheSameWidth) {
+TEST(RunRowTest, BlankHeadsComeFromRowsOfTheSameWidth) {
   const auto rows = Parse(
       "384,181,14336,72,64,2048,250000,8,8,6,4,2048,1,,,,,\n384,181,14336,72,,2048,250000,8,8,6,4,2048,1,,,,,"
       "\n");
@@ -70,7 +70,7 @@ TEST(RunRowTest, BlankHeadsAreThoseOfTheSameWidth) {
   EXPECT_EQ(rows->rows[1].shape.heads, 64);
 }
 
-TEST(RunRowTest, PrecisionAndRecomputationAreReadOrThoseOfTheFirstTables) {
+TEST(RunRowTest, PrecisionAndRecomputationHaveDefaults) {
   const std::string columns = "hidden,layers,heads,tp,pp,dp,mbs,gbs,precision,recompute\n";
   const auto parse = [&](const std::string& row) {
     return ParseRunRows(*ParseCsv(columns + row, "runs.csv"), true, *FindCluster("a100-80"));
@@ -85,7 +85,7 @@ TEST(RunRowTest, PrecisionAndRecomputationAreReadOrThoseOfTheFirstTables) {
             "runs.csv:2: precision: 'int4' is not one of bf16, fp16, fp32, fp8");
 }
 
-TEST(RunRowTest, WhatNewerProgramsDoIsRead) {
+TEST(RunRowTest, ReadsOptionsOfNewerPrograms) {
   const std::string columns =
       "gpu,gpus,hidden,layers,heads,seq,vocab,tp,pp,mbs,gbs,zero,precision,recompute,virtual_stages,"
       "sequence_parallel,flash_attention,note\n";
@@ -106,11 +106,11 @@ TEST(RunRowTest, WhatNewerProgramsDoIsRead) {
   EXPECT_NE(rows->notes.back().find("no micro-batch"), std::string::npos);
   EXPECT_FALSE(rows->rows[1].setup.flash_attention);
   EXPECT_TRUE(rows->rows[1].micro_batches.empty());
-  EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,2,,,\n").ok());  // chunks of no pipeline
+  EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,2,,,\n").ok());  // chunks without a pipeline
   EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,,2,,\n").ok());
 }
 
-TEST(RunRowTest, LayersOfTheEndsAreRead) {
+TEST(RunRowTest, ReadsLayersOfTheFirstAndLastStage) {
   const auto parse = [](const std::string& ends) {
     return ParseRunRows(*ParseCsv("gpus,hidden,layers,heads,tp,pp,mbs,gbs,first_layers,last_layers\n"
                                   "64,4096,46,32,8,8,1,64," +
@@ -124,7 +124,7 @@ TEST(RunRowTest, LayersOfTheEndsAreRead) {
   EXPECT_FALSE(parse("60,").ok());
 }
 
-TEST(RunRowTest, BadCellsAreNamed) {
+TEST(RunRowTest, NamesBadCells) {
   const auto message = [](const std::string& row) {
     const auto rows = Parse(row);
     return rows.ok() ? std::string() : rows.status().message();

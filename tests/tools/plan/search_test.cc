@@ -35,7 +35,7 @@ class SearchTest : public testing::Test {
   PlanRequest request_;
 };
 
-TEST_F(SearchTest, WhatWasMeasuredFastestIsProposed) {
+TEST_F(SearchTest, ProposesTheFastestMeasuredConfiguration) {
   // On 48 nodes TP=4 PP=12 DP=8 with micro-batches of 2 was the fastest of all that were tried, and of TP=8
   // PP=6 DP=8 with micro-batches of 4.
   const auto proposes = [&](int64_t tp, int64_t pp, int64_t dp, int64_t micro_batch) {
@@ -49,7 +49,7 @@ TEST_F(SearchTest, WhatWasMeasuredFastestIsProposed) {
   EXPECT_TRUE(proposes(8, 6, 8, 4));
 }
 
-TEST_F(SearchTest, EveryPlanKeepsEveryRule) {
+TEST_F(SearchTest, EveryPlanSatisfiesEveryRule) {
   request_.rampup = {192, 32, 1'000'000};
   const SearchResult found = Found(10'000);
   ASSERT_FALSE(found.best.empty());
@@ -71,7 +71,7 @@ TEST_F(SearchTest, EveryPlanKeepsEveryRule) {
   }
 }
 
-TEST_F(SearchTest, WhatIsRuledOutIsCountedOnce) {
+TEST_F(SearchTest, CountsEachRejectedPlanOnce) {
   request_.require = {"dp % 8 == 0", "mem_gb < 50"};
   const SearchResult found = Found();
   int64_t ruled_out = 0;
@@ -97,7 +97,7 @@ TEST_F(SearchTest, EmbeddingsMayCountAsLayers) {
 
 // Llama 3 405B, whose 126 layers on 16 stages had one less in the first and the last (arXiv
 // 2407.21783, 3.3.2).
-TEST_F(SearchTest, FewerLayersAtTheEndsAreProposedWhereTheyWin) {
+TEST_F(SearchTest, ProposesFewerLayersAtTheEndsIfFaster) {
   request_.shape = {
       .layers = 126,
       .hidden = 16384,
@@ -131,7 +131,7 @@ TEST_F(SearchTest, FewerLayersAtTheEndsAreProposedWhereTheyWin) {
   EXPECT_LT(best.seconds, 0.75 * found().seconds);
 }
 
-TEST_F(SearchTest, CairnTrainCutsAsEvenlyAsCanBe) {
+TEST_F(SearchTest, CairnTrainDividesLayersEvenly) {
   request_.shape.layers = 70;
   request_.setup.program = Program::kCairn;
   request_.pp = {12};
@@ -153,7 +153,7 @@ TEST_F(SearchTest, MoreNodesAreNeverSlower) {
   }
 }
 
-TEST_F(SearchTest, BadRequestsAreNamed) {
+TEST_F(SearchTest, NamesBadRequests) {
   request_.require = {"dp %% 4"};
   EXPECT_NE(Trouble().find("variables are"), std::string::npos);
   request_.require = {"layer == 1"};
@@ -166,7 +166,7 @@ TEST_F(SearchTest, BadRequestsAreNamed) {
   EXPECT_NE(Trouble().find("no bf16"), std::string::npos);
 }
 
-TEST_F(SearchTest, DaysOfATrainingCountItsRampUp) {
+TEST_F(SearchTest, DaysOfATrainingIncludeItsRampUp) {
   RunSetup setup{384, 8, 6, 8, 1, 4, 2048, 1};
   const TimeConstants& constants = calibration_.time.constants;
   const double samples = 2048.0 * 1000;
@@ -189,7 +189,7 @@ TEST_F(SearchTest, CheckpointsAre14BytesAParameter) {
   EXPECT_NEAR(cost.save_seconds, cost.bytes / (48 * 1.9e9), 1e-6);
 }
 
-TEST_F(SearchTest, ShapesNearAreOfTheSameSizeAndAligned) {
+TEST_F(SearchTest, NearbyShapesHaveTheSameSizeAndAreAligned) {
   request_.shape = {.layers = 80, .hidden = 14400, .heads = 96, .vocab = 250000};
   const auto shapes = ShapesNear(request_, calibration_, 14400, 3);
   ASSERT_TRUE(shapes.ok()) << shapes.status().message();
@@ -200,7 +200,7 @@ TEST_F(SearchTest, ShapesNearAreOfTheSameSizeAndAligned) {
     EXPECT_EQ(s.shape.HeadDim() % 8, 0);
     EXPECT_NEAR(s.shape.TotalParams() / request_.shape.TotalParams(), 1, 0.03);
     EXPECT_LT(s.seconds_of_size,
-              0.85 * given);  // 14400 with heads of 150 was a third slower than its neighbours
+              0.85 * given);  // 14400 with a head size of 150 was a third slower than its neighbours
   }
 }
 

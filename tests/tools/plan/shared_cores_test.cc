@@ -1,4 +1,4 @@
-// Ranks that are processes on the cores of one machine: what they cost each other, and a sweep of them.
+// Ranks as processes that share one machine's cores: how they slow each other down, and a sweep.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ IterationTime TimeOn(const Cluster& cluster, const RunRow& row) {
   return TimeOf(row.shape, row.setup, cluster, Believed());
 }
 
-TEST(SharedCoresTest, RanksWithACoreEachTakeNoTurns) {
+TEST(SharedCoresTest, RanksWithTheirOwnCoreDoNotShareTime) {
   Cluster own = TwoCores();
   own.cores = 0;
   for (const RunRow& row : {Row(1, 1, 1, 2), Row(2, 1, 1, 2), Row(1, 2, 1, 2), Row(1, 1, 2, 2)}) {
@@ -55,18 +55,18 @@ TEST(SharedCoresTest, RanksWithACoreEachTakeNoTurns) {
   }
 }
 
-TEST(SharedCoresTest, MoreRanksThanCoresDoTheWorkOfAllOnThem) {
+TEST(SharedCoresTest, MoreRanksThanCoresShareTheCores) {
   const double alone = TimeOn(TwoCores(), Row(1, 1, 1, 2)).steady;
   for (const RunRow& row : {Row(1, 1, 4, 2), Row(1, 4, 1, 2), Row(1, 2, 2, 2), Row(1, 1, 8, 2)}) {
     const IterationTime time = TimeOn(TwoCores(), row);
     EXPECT_GT(time.turns, 0);
-    EXPECT_GT(time.Total(), 0.99 * alone / 2);  // two cores are twice as fast as one, no more
+    EXPECT_GT(time.Total(), 0.99 * alone / 2);  // two cores are at most twice as fast as one
   }
   // A core is idle while the first stage of four fills the pipeline, and while the last drains.
   EXPECT_GT(TimeOn(TwoCores(), Row(1, 4, 1, 2)).Total(), TimeOn(TwoCores(), Row(1, 1, 4, 2)).steady * 2);
 }
 
-TEST(SharedCoresTest, NodesBringTheirCores) {
+TEST(SharedCoresTest, CoresGrowWithNodes) {
   Cluster nodes = TwoCores();
   nodes.gpus_per_node = 2;
   EXPECT_EQ(TimeOn(nodes, Row(1, 1, 4, 2)).turns, 0);
@@ -80,7 +80,7 @@ TEST(SharedCoresTest, ShortMessagesCostLatency) {
   EXPECT_GT(many.steady, few.steady);
 }
 
-// What a machine that is not as believed would measure, with a noise of 4 %.
+// Measurements of a machine that differs from the prior, with a noise of 4 %.
 class SweepTest : public testing::Test {
  protected:
   SweepTest() {
@@ -99,7 +99,7 @@ class SweepTest : public testing::Test {
                          std::exp(0.04 * std::sin(2.4 * static_cast<double>(i * i)));
   }
 
-  // Calibrated on rows 0, 2, 4, ... what are the others?
+  // Calibrates on rows 0, 2, 4, ... and predicts the others.
   HeldOut Halves() {
     std::vector<RunRow> known;
     HeldOut held{"odd"};
@@ -117,19 +117,19 @@ class SweepTest : public testing::Test {
   std::vector<RunRow> rows_;
 };
 
-TEST_F(SweepTest, HalfOfItPredictsTheOtherHalf) {
+TEST_F(SweepTest, HalfOfTheRowsPredictTheOtherHalf) {
   const HeldOut held = Halves();
   EXPECT_LT(held.time.Median(), 0.06);
   EXPECT_LT(held.time.Worst(), 0.4);
   EXPECT_GE(held.within_time * 10, static_cast<int>(held.time.all.size()) * 8);
 }
 
-TEST_F(SweepTest, ARunThatWasDisturbedDoesNotSpoilIt) {
+TEST_F(SweepTest, OneDisturbedRunDoesNotSpoilTheFit) {
   *rows_[4].seconds *= 2.5;
   EXPECT_LT(Halves().time.Median(), 0.1);
 }
 
-TEST_F(SweepTest, ConstantsThatNoRowFeelsStayWhereTheyWere) {
+TEST_F(SweepTest, UnconstrainedConstantsStayUnchanged) {
   std::vector<RunRow> single;
   for (const RunRow& row : rows_)
     if (row.setup.gpus == 1) single.push_back(row);
@@ -140,7 +140,7 @@ TEST_F(SweepTest, ConstantsThatNoRowFeelsStayWhereTheyWere) {
     const Estimate seconds = Predict(row.shape, row.setup, TwoCores(), calibration).seconds;
     return seconds.high / seconds.low;
   };
-  EXPECT_GT(width(Row(2, 1, 1, 1)), 1.5 * width(Row(1, 1, 1, 1)));  // and it says so
+  EXPECT_GT(width(Row(2, 1, 1, 1)), 1.5 * width(Row(1, 1, 1, 1)));  // and a note reports it
 }
 
 }  // namespace

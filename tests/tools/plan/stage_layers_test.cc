@@ -1,4 +1,5 @@
-// What fewer layers at the ends of a pipeline do to its time and memory, and which cuts programs take.
+// The effect of fewer layers at the ends of a pipeline on time and memory, and the splits that programs
+// accept.
 #include "tools/plan/stage_layers.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ Constants BelievedOf(std::span<const ConstantInfo<Constants>> infos) {
   return constants;
 }
 
-TEST(StageLayersTest, ProgramsTakeTheseCuts) {
+TEST(StageLayersTest, ProgramsAcceptTheseSplits) {
   const auto all = UnevenEnds(kShape, OnEight(0, 0));
   EXPECT_EQ(std::count(all.begin(), all.end(), StageEnds{5, 5}), 1);
   EXPECT_EQ(std::count(all.begin(), all.end(), StageEnds{6, 4}), 1);
@@ -42,7 +43,7 @@ TEST(StageLayersTest, ProgramsTakeTheseCuts) {
   EXPECT_TRUE(StagesAreWhole(kShape, OnEight(0, 0, Program::kCairn)));
 }
 
-TEST(StageLayersTest, FlagsSayThem) {
+TEST(StageLayersTest, FlagsDescribeTheSplit) {
   const auto says = [](const RunSetup& setup, const std::string& flag) {
     const auto flags = LaunchFlags(kShape, setup);
     return std::count(flags.begin(), flags.end(), flag) == 1;
@@ -54,7 +55,7 @@ TEST(StageLayersTest, FlagsSayThem) {
       says(OnEight(5, 5, Program::kMegatronDeepSpeed), "--pp-partition-method 'type:transformer|embedding'"));
 }
 
-TEST(StageLayersTest, TheSlowestStageSetsTheBeat) {
+TEST(StageLayersTest, TheSlowestStageSetsTheTime) {
   const Cluster cluster = *FindCluster("h100");
   const auto constants = BelievedOf(TimeConstantInfos());
   const auto of = [&](int64_t first, int64_t last) {
@@ -69,7 +70,7 @@ TEST(StageLayersTest, TheSlowestStageSetsTheBeat) {
   EXPECT_LT(of(6, 4).Total(), of(4, 6).Total());
 }
 
-TEST(StageLayersTest, MemoryIsThatOfEachStage) {
+TEST(StageLayersTest, MemoryIsComputedForEachStage) {
   const auto constants = BelievedOf(MemoryConstantInfos());
   const PipelineMemory memory = MemoryOf(kShape, OnEight(6, 4), constants);
   EXPECT_NEAR(memory.first.in_flight / memory.middle.in_flight, 8.0 / 7, 1e-12);

@@ -36,7 +36,7 @@ std::string Damaged(std::mt19937_64& random) {
   return text;
 }
 
-TEST(TableFuzzTest, DamagedTablesGiveRowsOrOneLine) {
+TEST(TableFuzzTest, DamagedTablesGiveRowsOrAOneLineError) {
   const int64_t tries = std::getenv("CAIRN_LONG") ? 1'000'000 : 20'000;
   const Cluster cluster = *FindCluster("a100-80");
   const Calibration calibration = *Calibrate({}, cluster);

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-TEST(ConfigNameTest, TheTeamsNames) {
+TEST(ConfigNameTest, ParsesTheTeamsNames) {
   const RunConfig config = ConfigFromName("/logs/61B-ds-zero1-mbs-2-pp16-dp-1-gas-512.out");
   EXPECT_EQ(config.size_b, 61);
   EXPECT_EQ(config.zero, 1);
@@ -16,7 +16,7 @@ TEST(ConfigNameTest, TheTeamsNames) {
   EXPECT_FALSE(config.tp.has_value());
 }
 
-TEST(ConfigNameTest, OtherWritings) {
+TEST(ConfigNameTest, ParsesOtherSpellings) {
   const RunConfig config = ConfigFromName("gpt2-1.3b_TP=2_PP_4-16nodes-nl-24-hs2048-64gpus.12345.log");
   EXPECT_EQ(config.size_b, 1.3);
   EXPECT_EQ(config.tp, 2);
@@ -39,7 +39,7 @@ TEST(ConfigNameTest, ANumberWithAUnitIsNotTheValueOfTheWordBefore) {
   EXPECT_EQ(ConfigFromName("dp2tp4").tp, 4);
 }
 
-TEST(ConfigNameTest, OtherWordsDoNotCount) {
+TEST(ConfigNameTest, IgnoresOtherWords) {
   for (const char* name :
        {"slurm-12345.out", "tr1-fp16-a100-80gb", "run_3.log", "", "0", "-", "b", "mbs-", "x61"})
     EXPECT_TRUE(ConfigFromName(name).empty()) << name;

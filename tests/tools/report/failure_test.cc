@@ -70,17 +70,17 @@ constexpr std::pair<const char*, const char*> kLines[] = {
     {"slurmstepd: job 5 hit its time limit", "time limit"},
 };
 
-// Lines without such a word are dropped before anybody asks what they say.
-TEST(FailureTest, LogWordsSelectEachOfTheseLines) {
+// Lines without such a word are dropped before they are parsed.
+TEST(FailureTest, LogWordsSelectTheseLines) {
   for (const auto& [line, cause] : kLines)
     EXPECT_TRUE(*cause == '\0' || (LineKinds(line) & kTroubleLine) != 0) << line;
 }
 
-TEST(FailureTest, CausesByTheirLines) {
+TEST(FailureTest, FindsCausesByTheirLines) {
   for (const auto& [line, cause] : kLines) EXPECT_EQ(CauseOf(line), cause) << line;
 }
 
-TEST(FailureTest, LinesThatOnlyTalkAboutFailures) {
+TEST(FailureTest, IgnoresLinesThatOnlyMentionFailures) {
   for (const char* line : {
            "  exit_on_missing_checkpoint ...................... False",
            "node1:12:34 [0] NCCL INFO Channel 00 : 0[0] -> 1[0]",
@@ -103,7 +103,7 @@ std::string FirstCause(std::initializer_list<const char*> lines) {
   return best ? best->cause + " " + std::to_string(best->line) : "";
 }
 
-TEST(FailureTest, CausesOutweighConsequences) {
+TEST(FailureTest, PrefersCausesToConsequences) {
   EXPECT_EQ(FirstCause({"RuntimeError: NCCL error in: x", "Connection closed by peer",
                         "RuntimeError: CUDA out of memory.", "RuntimeError: CUDA out of memory.",
                         "srun: error: n1: task 0: Exited with exit code 1"}),
@@ -129,7 +129,7 @@ TEST(FailureTest, TheLineIsPrintable) {
       << "one byte on, the cut is within a character";
 }
 
-TEST(FailureTest, PrefixesOfLaunchers) {
+TEST(FailureTest, RemovesPrefixesOfLaunchers) {
   for (const std::string prefix : {"", "3: ", " 12: ", "[rank3]: ", "[default0]:", "[1,3]<stderr>:",
                                    "worker-1: [rank0]: ", "[2024-01-01 00:00:00] "})
     EXPECT_EQ(CauseOf(prefix + "ValueError: x"), "python traceback: ValueError") << prefix;

@@ -23,7 +23,7 @@ std::vector<double> SecondsOf(const TrainingStart& start) {
   return seconds;
 }
 
-TEST(LogReaderTest, LinesOfAllGenerations) {
+TEST(LogReaderTest, ReadsLinesOfAllVersions) {
   EXPECT_EQ(SecondsOf(OneStart(NewLine(1, 10, 3) + NewLine(2, 10, 1.25))), (std::vector<double>{3, 1.25}));
   EXPECT_EQ(SecondsOf(OneStart(OldLine(100, 1000, 3) + OldLine(200, 1000, 1.25))),
             (std::vector<double>{3, 1.25}));
@@ -36,7 +36,7 @@ TEST(LogReaderTest, LinesOfAllGenerations) {
   EXPECT_DOUBLE_EQ(core.last_loss, 10.64275);
 }
 
-TEST(LogReaderTest, AnExtraBlankChangesNothing) {
+TEST(LogReaderTest, IgnoresExtraBlanks) {
   for (const std::string& line : {NewLine(7, 10, 2.5, 1.5), OldLine(7, 10, 2.5), CoreLine(7, 10, 2.5)}) {
     std::string odd = line;
     odd.insert(odd.find("loss scale"), "  ");
@@ -49,7 +49,7 @@ TEST(LogReaderTest, AnExtraBlankChangesNothing) {
   }
 }
 
-TEST(LogReaderTest, FieldsInAnyOrderWithOddBlanksUnitsAndMissingOnes) {
+TEST(LogReaderTest, ReadsFieldsInAnyOrderUnitsAndSpacing) {
   const TrainingStart start = OneStart(
       "iteration 3/9|lm loss:2.5|grad norm :  nan |elapsed time per iteration (s):1.5e0|gloabl batch size:  "
       "8\n"
@@ -63,7 +63,7 @@ TEST(LogReaderTest, FieldsInAnyOrderWithOddBlanksUnitsAndMissingOnes) {
   EXPECT_EQ(start.total, 9);
 }
 
-TEST(LogReaderTest, CommasMayPartThousands) {
+TEST(LogReaderTest, CommasMaySeparateThousands) {
   const TrainingStart start = OneStart(
       "iteration 1/ 9 | consumed samples: 1,024 | elapsed time per iteration (ms): 9,000.5 | global batch "
       "size: 1,024 |\n"
@@ -73,7 +73,7 @@ TEST(LogReaderTest, CommasMayPartThousands) {
   EXPECT_EQ(start.series.back().global_batch, 10) << "10,24 is not a thousand";
 }
 
-TEST(LogReaderTest, LinesThatOnlyMentionAnIterationDoNotCount) {
+TEST(LogReaderTest, IgnoresLinesThatOnlyMentionAnIteration) {
   const TrainingStart start = OneStart(
       " successfully saved checkpoint at iteration     500 to /x\n"
       " validation loss at iteration 500 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n"
@@ -84,7 +84,7 @@ TEST(LogReaderTest, LinesThatOnlyMentionAnIterationDoNotCount) {
   EXPECT_DOUBLE_EQ(start.validation_loss, 2.5);
 }
 
-TEST(LogReaderTest, TerminalsAndLaunchersDoNotMatter) {
+TEST(LogReaderTest, IgnoresTerminalCodesAndLauncherPrefixes) {
   std::string line = NewLine(2, 10, 1.5);
   line.pop_back();
   const TrainingStart start =
@@ -93,21 +93,21 @@ TEST(LogReaderTest, TerminalsAndLaunchersDoNotMatter) {
   EXPECT_EQ(SecondsOf(start), (std::vector<double>{2.5, 1.5, 3.5}));
 }
 
-TEST(LogReaderTest, LostLineEndsLoseNothing) {
+TEST(LogReaderTest, ReadsLinesWithMissingLineEnds) {
   std::string first = NewLine(1, 10, 2.5);
   first.pop_back();
   EXPECT_EQ(SecondsOf(OneStart(first + NewLine(2, 10, 1.5))), (std::vector<double>{2.5, 1.5}));
   EXPECT_EQ(SecondsOf(OneStart(first)), (std::vector<double>{2.5})) << "the last line may have no end";
 }
 
-TEST(LogReaderTest, LinesThatSeveralRanksPrintCountOnce) {
+TEST(LogReaderTest, CountsLinesOfSeveralRanksOnce) {
   const TrainingStart start =
       OneStart("0: " + NewLine(1, 10, 1) + "1: " + NewLine(1, 10, 1.1) + "0: " + NewLine(2, 10, 2) +
                "0: " + NewLine(3, 10, 3) + "1: " + NewLine(2, 10, 2.1) + "1: " + NewLine(3, 10, 3.1));
   EXPECT_EQ(SecondsOf(start), (std::vector<double>{1, 2, 3}));
 }
 
-TEST(LogReaderTest, ConfigurationFromTheDumpOfArguments) {
+TEST(LogReaderTest, ReadsTheConfigurationFromTheArguments) {
   const RunConfig config = OneStart(Dump(8, 12, 384, 2, 2048) + NewLine(1, 10, 1)).config;
   EXPECT_EQ(config.gpus, 384);
   EXPECT_EQ(config.dp, 4);
@@ -123,7 +123,7 @@ TEST(LogReaderTest, ConfigurationFromTheDumpOfArguments) {
   EXPECT_EQ(config.precision, "bf16");
 }
 
-TEST(LogReaderTest, WorldSizesOfEachVersionOfMegatron) {
+TEST(LogReaderTest, ReadsTheWorldSizeOfEachMegatronVersion) {
   const RunConfig first = OneStart("using world size: 16 and model-parallel size: 2 \n").config;
   EXPECT_EQ(first.gpus, 16);
   EXPECT_EQ(first.tp, 2);
@@ -140,7 +140,7 @@ TEST(LogReaderTest, WorldSizesOfEachVersionOfMegatron) {
   EXPECT_EQ(core.pp, 1);
 }
 
-TEST(LogReaderTest, ConfigurationFromACommandLineAndFromJson) {
+TEST(LogReaderTest, ReadsTheConfigurationFromCommandLinesAndJson) {
   const RunConfig config = OneStart(
                                "+ srun python -u pretrain_gpt.py --tensor-model-parallel-size 4 "
                                "--pipeline-model-parallel-size=2 --hidden-size 1024 "
@@ -159,7 +159,7 @@ TEST(LogReaderTest, ConfigurationFromACommandLineAndFromJson) {
   EXPECT_EQ(config.zero, 2);
 }
 
-TEST(LogReaderTest, DeepSpeedsOwnLines) {
+TEST(LogReaderTest, ReadsDeepSpeedsLines) {
   const TrainingStart pipeline = OneStart(
       "steps: 10 loss: 8.9013 iter time (s): 1.250 samples/sec: 25.600\n"
       "[2021-05-01 12:00:00,123] [INFO] [logging.py:68:log_dist] [Rank 0] step=10, skipped=2, lr=[1e-05], "
@@ -178,7 +178,7 @@ TEST(LogReaderTest, DeepSpeedsOwnLines) {
   EXPECT_DOUBLE_EQ(rate.allocated_gib, 1.36);
 }
 
-TEST(LogReaderTest, MegatronsLinesOutweighDeepSpeeds) {
+TEST(LogReaderTest, PrefersMegatronsLinesToDeepSpeeds) {
   const TrainingStart start =
       OneStart("steps: 1 loss: 8.9 iter time (s): 9.250 samples/sec: 25.600\n" + NewLine(1, 10, 2) +
                "steps: 2 loss: 8.9 iter time (s): 9.250 samples/sec: 25.600\n" + NewLine(2, 10, 3));
@@ -196,7 +196,7 @@ TEST(LogReaderTest, MemoryIsTheLargestOfAllRanks) {
   EXPECT_DOUBLE_EQ(start.reserved_gib, 4);
 }
 
-TEST(LogReaderTest, CheckpointStalls) {
+TEST(LogReaderTest, ReadsCheckpointStalls) {
   const TrainingStart start = OneStart(
       " successfully saved checkpoint from iteration       5 to run/a (stall 0.250 s, durable after 0.020 "
       "s)\n"
@@ -209,13 +209,13 @@ TEST(LogReaderTest, CheckpointStalls) {
   EXPECT_DOUBLE_EQ(start.longest_checkpoint_seconds, 26);
 }
 
-TEST(LogReaderTest, LinesLongerThanABlockAndBinaryData) {
+TEST(LogReaderTest, ReadsLongLinesAndIgnoresBinaryData) {
   const std::string zeros(3 << 20, '\0'), letters(3 << 20, 'x');
   const TrainingStart start = OneStart(NewLine(1, 10, 1) + zeros + "\n" + letters + "\n" + NewLine(2, 10, 2));
   EXPECT_EQ(SecondsOf(start), (std::vector<double>{1, 2}));
 }
 
-TEST(LogReaderTest, NumbersThatFitNoFieldAreIgnored) {
+TEST(LogReaderTest, IgnoresNumbersOutOfRange) {
   const TrainingStart start = OneStart(
       "iteration 99999999999999999999/ 5 | elapsed time per iteration (s): 1 |\n"
       "iteration 1/ 99999999999999999999999 | elapsed time per iteration (s): 1e999 | global batch size: -7 "

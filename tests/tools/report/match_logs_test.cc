@@ -22,7 +22,7 @@ TrainingLog LogNamed(const std::string& name, int pp) {
   return ReadTrainingText(Dump(4, pp, 4 * pp, 2, 2048) + NewLine(1, 10, 2), name);
 }
 
-TEST(MatchLogsTest, FlagsOfAScriptWithItsVariables) {
+TEST(MatchLogsTest, ExpandsVariablesInTheFlagsOfAScript) {
   const JobScript script = Script("jobs/a.slurm", "big", "%x-%j.out", 16);
   EXPECT_EQ(script.job_name, "big");
   EXPECT_EQ(script.config.nodes, 16);
@@ -32,7 +32,7 @@ TEST(MatchLogsTest, FlagsOfAScriptWithItsVariables) {
   EXPECT_EQ(script.config.layers, 72);
 }
 
-TEST(MatchLogsTest, SlurmsPatterns) {
+TEST(MatchLogsTest, MatchesSlurmsFilePatterns) {
   EXPECT_TRUE(MatchesOutput("logs/big-123.out", "x/%x-%j.out", "big"));
   EXPECT_TRUE(MatchesOutput("big-123_4.out", "%x-%A_%4a.out", "big"));
   EXPECT_FALSE(MatchesOutput("small-123.out", "%x-%j.out", "big"));
@@ -56,14 +56,14 @@ TEST(MatchLogsTest, LogsFindTheirScriptsAndNames) {
   EXPECT_EQ(matches[3].script, "") << "no script has PP=32";
 }
 
-TEST(MatchLogsTest, TwoEqualMatchesAreNoMatch) {
+TEST(MatchLogsTest, EqualMatchesAreAmbiguous) {
   const auto matches =
       MatchLogs({LogNamed("slurm-1.out", 8)}, {Script("a.slurm", "a", "", 8), Script("b.slurm", "b", "", 8)});
   EXPECT_EQ(matches[0].script, "");
   EXPECT_EQ(matches[0].evidence, "several scripts match equally well");
 }
 
-TEST(MatchLogsTest, NewNamesAreNeverGivenTwice) {
+TEST(MatchLogsTest, NewNamesAreUnique) {
   const auto matches =
       MatchLogs({LogNamed("big.out", 16), LogNamed("logs/pp16.out", 16), LogNamed("big-x.out", 16)},
                 {Script("pp16.slurm", "big", "", 16)});

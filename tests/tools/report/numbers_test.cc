@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-TEST(NumbersTest, TheNearestDoubleAsTheLibraryReadsIt) {
+TEST(NumbersTest, ParsesTheNearestDouble) {
   std::mt19937_64 random(1);
   for (int k = 0; k < 200000; ++k) {
     std::string text;
@@ -29,7 +29,7 @@ TEST(NumbersTest, TheNearestDoubleAsTheLibraryReadsIt) {
   }
 }
 
-TEST(NumbersTest, NamedNumbersAndOtherWords) {
+TEST(NumbersTest, ParsesNamedNumbersOnly) {
   EXPECT_TRUE(std::isnan(NumberAt("nan |")->value));
   EXPECT_TRUE(std::isnan(NumberAt("NaN")->value));
   EXPECT_EQ(NumberAt("-inf")->value, -INFINITY);
@@ -39,7 +39,7 @@ TEST(NumbersTest, NamedNumbersAndOtherWords) {
     EXPECT_FALSE(NumberAt(text).has_value()) << text;
 }
 
-TEST(NumbersTest, Counts) {
+TEST(NumbersTest, ParsesCounts) {
   EXPECT_EQ(CountAt("  512 "), 512);
   EXPECT_EQ(CountAt("1e3"), 1000);
   for (const char* text : {"-1", "1.5", "1e40", "nan", ""}) EXPECT_FALSE(CountAt(text).has_value()) << text;

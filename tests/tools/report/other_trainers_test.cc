@@ -31,7 +31,7 @@ RunSummary SummaryOf(const std::string& text) {
 }
 
 // Argonne's Megatron-DeepSpeed: the unit of a time is in its key, and "=" separates.
-TEST(OtherTrainersTest, TheUnitOfATimeIsInItsKey) {
+TEST(OtherTrainersTest, TakesTheUnitOfATimeFromItsKey) {
   const auto starts = StartsIn(
       "[2026-11-02 22:59:19.287338][INFO][training_log:661] -  iteration=       1/    5000 | "
       "consumed_samples=         768 | consumed_tokens=     3145728 | elapsed_time_per_iteration_ms=4133.9 | "
@@ -57,7 +57,7 @@ TEST(OtherTrainersTest, TheUnitOfATimeIsInItsKey) {
 }
 
 // nanotron writes at most three digits: enough for a time, not for a count.
-TEST(OtherTrainersTest, ShortenedNumbersAreTimesButNoCounts) {
+TEST(OtherTrainersTest, ShortenedNumbersAreTimesButNotCounts) {
   const auto starts = StartsIn(
       "[default0]:11/02/2026 10:00:00 [INFO|DP=0|PP=0|TP=0|node1]: iteration: 1 / 20 | consumed_tokens: 2.1M "
       "| elapsed_time_per_iteration_ms: 4.13K | tokens_per_sec: 508K | global_batch_size: 1.02K | lm_loss: "
@@ -92,7 +92,7 @@ std::string TitanBegin(const std::string& rank, int first) {
          Titan(rank, "44,338", fmt::format("Training starts at step {}", first));
 }
 
-TEST(OtherTrainersTest, TorchtitanTakesTheTimeBetweenItsLines) {
+TEST(OtherTrainersTest, TimesTorchtitanStepsByItsLines) {
   const std::string log =
       TitanBegin("[rank0]:", 1) + TitanStep("[rank0]:", "46,338", 1, 8.1) +
       TitanStep("[rank1]:", "46,341", 1, 8.1) + TitanStep("[rank0]:", "51,338", 11, 3.5) +
@@ -126,7 +126,7 @@ TEST(OtherTrainersTest, TorchtitanTakesTheTimeBetweenItsLines) {
   EXPECT_EQ(run.tflops_logged, 1020.52);
 }
 
-TEST(OtherTrainersTest, TorchtitanStartsAgainInTheSameLog) {
+TEST(OtherTrainersTest, TorchtitanMayRestartInTheSameLog) {
   const auto starts =
       StartsIn(TitanBegin("", 1) + TitanStep("", "46,338", 1, 8.1) + TitanStep("", "46,838", 2, 8.0) +
                TitanBegin("", 2) + TitanStep("", "45,338", 2, 8.0));
@@ -135,7 +135,7 @@ TEST(OtherTrainersTest, TorchtitanStartsAgainInTheSameLog) {
   EXPECT_EQ(starts[1].config.tp, 2);
 }
 
-TEST(OtherTrainersTest, NanoGpt) {
+TEST(OtherTrainersTest, ReadsNanoGpt) {
   const auto starts = StartsIn(
       "number of parameters: 123.59M\n"
       "step 0: train loss 10.9898, val loss 10.9876\n"
@@ -150,7 +150,7 @@ TEST(OtherTrainersTest, NanoGpt) {
   EXPECT_EQ(starts[0].config.size_b, 0.12359);
 }
 
-TEST(OtherTrainersTest, AMixtureHasNoSizeAndNoTflopsOfItsOwn) {
+TEST(OtherTrainersTest, AMixtureHasNoComputedSizeOrTflops) {
   const std::string dump = Dump(8, 12, 384, 2, 2048), line = NewLine(1, 10, 10) + NewLine(2, 10, 10);
   EXPECT_TRUE(SummaryOf(dump + line).parameters && SummaryOf(dump + line).formulas.megatron);
   for (const char* dense : {"None", "1", "[1]"})
@@ -170,7 +170,7 @@ TEST(OtherTrainersTest, AMixtureHasNoSizeAndNoTflopsOfItsOwn) {
   EXPECT_FALSE(titan.formulas.simple);
 }
 
-TEST(OtherTrainersTest, Utf16IsNamed) {
+TEST(OtherTrainersTest, NamesUtf16) {
   const std::string text = NewLine(1, 10, 3);
   for (const bool mark : {false, true})
     for (const bool little : {false, true}) {

@@ -22,7 +22,7 @@ std::vector<RunSummary> Runs() {
   return runs;
 }
 
-TEST(ReportTextTest, MarkdownInTheColumnsOfTheTeamsTables) {
+TEST(ReportTextTest, MarkdownHasTheColumnsOfTheTeamsTables) {
   const std::string table = MarkdownTable(MarkdownColumns(false), Runs());
   EXPECT_TRUE(
       table.starts_with("| GPUs | Size |  DP |  TP |  PP | MBS |  GBS | Mem | Sec/it |  TFLOPs | Notes "))

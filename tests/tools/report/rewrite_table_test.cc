@@ -28,7 +28,7 @@ std::string Rewritten(const std::string& text, const RewriteOptions& options = S
   return rewritten.ok() ? rewritten->text : "";
 }
 
-TEST(RewriteTableTest, PublishedRowsToThePrintedDigit) {
+TEST(RewriteTableTest, ReproducesPublishedRowsToThePrintedDigit) {
   std::string wrong = kV100;
   for (const char* value : {"26.1", "27.0", "62.3", "52.8", "31.2", "45.4"})
     wrong.replace(wrong.find(value), 4, "00.0");
@@ -42,7 +42,7 @@ TEST(RewriteTableTest, PublishedRowsToThePrintedDigit) {
   EXPECT_EQ(again->computed, 6);
 }
 
-TEST(RewriteTableTest, EverythingElseStaysByteForByte) {
+TEST(RewriteTableTest, KeepsEverythingElseByteForByte) {
   const std::string text =
       "# Title | with a bar\r\n\r\n"
       "|GPUs|Size|DP|TP|PP|MBS|GAS| Sec/it | **TFLOPs** | Notes |\r\n"
@@ -58,7 +58,7 @@ TEST(RewriteTableTest, EverythingElseStaysByteForByte) {
   EXPECT_EQ(Rewritten(text), wanted);
 }
 
-TEST(RewriteTableTest, MegatronsFormulaIfTheShapeIsKnown) {
+TEST(RewriteTableTest, UsesMegatronsFormulaIfTheShapeIsKnown) {
   RewriteOptions options;
   options.defaults.seq = 2048;
   options.defaults.padded_vocab = 250880;
@@ -70,7 +70,7 @@ TEST(RewriteTableTest, MegatronsFormulaIfTheShapeIsKnown) {
 }
 
 // BigScience's experiments/gpt2.md and tr8-104B.md.
-TEST(RewriteTableTest, SpeedIsSecondsUnlessItIsARate) {
+TEST(RewriteTableTest, TakesSpeedAsSecondsUnlessItIsARate) {
   const std::string table =
       "| GPUs | Size | DP | PP | PP Chunks | Mic-BS | Glob-BS | Speed  | TFlops | Notes |\n"
       "| ---: | ---: | -: | -: | --------: | -----: |  -----: | -----: | -----: | ----: |\n"
@@ -90,7 +90,7 @@ TEST(RewriteTableTest, SpeedIsSecondsUnlessItIsARate) {
 }
 
 // BigScience's chronicles have some without seconds among the others.
-TEST(RewriteTableTest, ATableWithoutSecondsStaysAndIsCounted) {
+TEST(RewriteTableTest, KeepsAndCountsTablesWithoutSeconds) {
   const std::string text =
       "| GPUs | Size | DP | TP | PP | MBS | Mem  | TFLOPs | Notes |\n"
       "| ---: | ---: | -: | -: | -: | --: | ---: | -----: | ----: |\n"
@@ -130,7 +130,7 @@ TEST(RewriteTableTest, CsvIsOneTableWithoutPadding) {
 }
 
 TEST(RewriteTableTest, WritingItAgainChangesNothing) {
-  // Found by fuzzing: each round ate one dot.
+  // Found by fuzzing: each round removed one dot.
   const std::string once =
       Rewritten("| GPUs | Size | GBS | Sec/it | TFLOPs |\n|-|-|-|-|-|\n| 16 | 18 | 768 | 262 | 20.... |\n");
   EXPECT_NE(once.find("| 27.... |"), std::string::npos) << once;

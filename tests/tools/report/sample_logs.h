@@ -20,7 +20,7 @@ inline std::string NewLine(int iteration, int total, double seconds, double loss
       loss, 0.25, batch / seconds);
 }
 
-// The first Megatron-LM: "(ms)" and few fields.
+// The first version of Megatron-LM: "(ms)" and few fields.
 inline std::string OldLine(int iteration, int total, double seconds) {
   return fmt::format(
       " iteration {:8d}/{:8d} | elapsed time per iteration (ms): {:.1f} | learning rate: 1.500E-04 | lm "

@@ -1,4 +1,4 @@
-// Logs as Trainer of transformers 5.23 wrote them, with bars and without, and as those of 2021 look.
+// Logs of transformers' Trainer 5.23, with and without progress bars, and of 2021.
 #include "tools/report/trainer_log.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ std::vector<RunSummary> LogOfText(const std::string& text) {
   return summaries;
 }
 
-TEST(TrainerLogTest, StepsAndTimesOfTheBars) {
+TEST(TrainerLogTest, ReadsStepsAndTimesOfProgressBars) {
   const auto runs = LogOfText(std::string(kWithBars) + kEnd);
   ASSERT_EQ(runs.size(), 1u);
   const RunSummary& run = runs[0];
@@ -65,7 +65,7 @@ TEST(TrainerLogTest, StepsAndTimesOfTheBars) {
   EXPECT_LT(run.samples[1].seconds, run.samples[0].seconds) << "4 s, then 2 s of five steps";
 }
 
-TEST(TrainerLogTest, TheLastLineGivesTheMean) {
+TEST(TrainerLogTest, TakesTheMeanFromTheLastLine) {
   const std::string lines =
       "{'loss': 3.654, 'learning_rate': 4e-05, 'epoch': 0.625}\n"
       "{'loss': 3.649, 'learning_rate': 2.75e-05, 'epoch': 1.25}\n"

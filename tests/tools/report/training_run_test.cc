@@ -31,7 +31,7 @@ std::vector<RunSummary> Summaries(std::vector<TrainingLog> logs, const SummaryOp
 
 std::vector<RunSummary> OfText(const std::string& text) { return Summaries({Log(text)}); }
 
-TEST(TrainingRunTest, AveragesLeaveTheFirstIterationsOut) {
+TEST(TrainingRunTest, AveragesExcludeTheFirstIterations) {
   const auto runs = OfText(NewLine(1, 3, 10) + NewLine(2, 3, 4) + NewLine(3, 3, 1));
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_DOUBLE_EQ(*runs[0].sec_per_it, 5);
@@ -44,7 +44,7 @@ TEST(TrainingRunTest, AveragesLeaveTheFirstIterationsOut) {
   EXPECT_FALSE(OfText(NewLine(1, 3, 10))[0].sec_per_it_skip1.has_value());
 }
 
-TEST(TrainingRunTest, ARestartContinuesAndRedoneIterationsCountOnce) {
+TEST(TrainingRunTest, ARestartContinuesAndRepeatedIterationsCountOnce) {
   const auto runs = OfText(Dump(8, 12, 384, 2, 2048) + Lines(1, 10, 20) + kOutOfMemory +
                            Dump(8, 12, 384, 2, 2048) + " loading checkpoint\n" + Lines(7, 20, 20, 4));
   ASSERT_EQ(runs.size(), 1u);
@@ -74,7 +74,7 @@ TEST(TrainingRunTest, WithoutABannerAStepBackIsARestart) {
   EXPECT_EQ(runs[0].redone_iterations, 5);
 }
 
-TEST(TrainingRunTest, OtherConfigurationsAndNewBeginningsAreRunsOfTheirOwn) {
+TEST(TrainingRunTest, OtherConfigurationsAndRestartsFrom1AreSeparateRuns) {
   const auto runs = OfText(Dump(8, 12, 384, 2, 2048) + Lines(1, 5, 5) + Dump(8, 12, 384, 4, 2048) +
                            Lines(1, 5, 5) + Lines(1, 5, 5));
   ASSERT_EQ(runs.size(), 3u);
@@ -110,7 +110,7 @@ TEST(TrainingRunTest, RestartsInOtherFilesAreJoinedInAnyOrder) {
   }
 }
 
-TEST(TrainingRunTest, OtherFilesWithOtherConfigurationsOrBatchesStayApart) {
+TEST(TrainingRunTest, FilesWithOtherConfigurationsStayApart) {
   EXPECT_EQ(Summaries({Log(Dump(8, 12, 384, 2, 2048) + Lines(1, 10, 30), "a"),
                        Log(Dump(8, 6, 384, 2, 2048) + Lines(9, 20, 30), "b")})
                 .size(),
@@ -164,7 +164,7 @@ TEST(TrainingRunTest, OtherFilesAreUnknown) {
   EXPECT_EQ(runs[0].cause, "unknown format");
 }
 
-TEST(TrainingRunTest, ErrorsThatTrainingSurvivedAndRanksThatLeaveAreNotFailures) {
+TEST(TrainingRunTest, SurvivedErrorsAndLeavingRanksAreNotFailures) {
   EXPECT_TRUE(OfText(Lines(1, 2, 9) + "ValueError: a worker's\n" + Lines(3, 9, 9))[0].ok());
   EXPECT_TRUE(OfText(Lines(1, 9, 9) + "RuntimeError: NCCL communicator was aborted on rank 1.\n")[0].ok());
   EXPECT_FALSE(OfText(Lines(1, 9, 9) + "OSError: [Errno 28] No space left on device\n")[0].ok())
@@ -181,14 +181,14 @@ TEST(TrainingRunTest, TimeBetweenStartsIsLost) {
   EXPECT_DOUBLE_EQ(runs[0].redone_seconds, 10);
 }
 
-TEST(TrainingRunTest, LinesOfSeveralIterations) {
+TEST(TrainingRunTest, ReadsLinesOfSeveralIterations) {
   const auto runs = OfText(OldLine(100, 1000, 10) + OldLine(200, 1000, 4) + OldLine(300, 1000, 4));
   EXPECT_EQ(runs[0].iterations, 300);
   EXPECT_DOUBLE_EQ(*runs[0].sec_per_it, 6);
   EXPECT_DOUBLE_EQ(*runs[0].sec_per_it_skip1, 4) << "the line that holds the first iteration is left out";
 }
 
-TEST(TrainingRunTest, IterationsCountedFrom0) {
+TEST(TrainingRunTest, AcceptsIterationsCountedFrom0) {
   const auto line = [](int i) {
     return fmt::format(
         "Training epoch 0, iteration {}/2 | lr: 1.499e-07 | global_batch_size: 512 | global_step: {} | "
@@ -199,7 +199,7 @@ TEST(TrainingRunTest, IterationsCountedFrom0) {
   EXPECT_EQ(OfText(line(0))[0].iterations, 1);
 }
 
-TEST(TrainingRunTest, MegatronOf2019HadNoColons) {
+TEST(TrainingRunTest, ReadsMegatronOf2019WithoutColons) {
   const auto line = [](int i, double loss) {
     return fmt::format(
         " iteration {:8d}/  320000 | elapsed time per iteration (ms): 480.0 | learning rate "
@@ -221,8 +221,8 @@ TEST(TrainingRunTest, PublishedTflopsOf181B) {
   EXPECT_NEAR(*runs[0].tokens_per_s, 2048 * 2048 / 120.85, 1e-6);
 }
 
-// Llama 3 8B as Megatron-LM dumps it. 989 TFLOPs of the model at a second and GPU are what Megatron-LM's own
-// log would say of it.
+// Llama 3 8B as Megatron-LM dumps it. 989 TFLOPs of the model per second and GPU are what Megatron-LM's own
+// log would report.
 TEST(TrainingRunTest, TheWidthOfTheMlpGatesAndGroupsCount) {
   const std::string dump =
       "  ffn_hidden_size ................................. 14336\n"
@@ -247,14 +247,14 @@ TEST(TrainingRunTest, TheWidthOfTheMlpGatesAndGroupsCount) {
   const double tokens = 128 * 8192.0 / (16 * 8 * 1e12);
   EXPECT_NEAR(*run.formulas.megatron / (6 * tokens * (products + attention)), 1, 1e-9);
   EXPECT_NEAR(*run.formulas.model / (6 * tokens * (products + attention / 2)), 1, 1e-9);
-  EXPECT_NEAR(*run.parameters / 8.03e9, 1, 0.006);  // learned positions are believed
-  // Megatron-LM says one group if it has none.
+  EXPECT_NEAR(*run.parameters / 8.03e9, 1, 0.006);  // learned positions are counted
+  // Megatron-LM prints one group if it has none.
   const std::string plain = std::string(dump).replace(dump.find("attention ........................... True"),
                                                       42, "attention ........................... False");
   EXPECT_GT(*OfText(plain + lines)[0].parameters, *run.parameters + 32 * 2 * 4096.0 * 3000);
 }
 
-TEST(TrainingRunTest, ConfigurationFromTheFilesNameAndOptions) {
+TEST(TrainingRunTest, TakesConfigurationFromFileNameAndOptions) {
   SummaryOptions options;
   options.defaults.gpus = 64;
   options.defaults.seq = 1024;
@@ -281,7 +281,7 @@ TEST(TrainingRunTest, DaysOfATraining) {
   EXPECT_NEAR(*Summaries({Log(Lines(1, 3, 10, 0.5))}, by_tokens)[0].days, 1000 * 0.5 / 86400, 1e-9);
 }
 
-TEST(TrainingRunTest, SamplesBeyondTheMemoryAreMergedAndMeansStay) {
+TEST(TrainingRunTest, MergesSamplesToLimitMemoryAndKeepsMeans) {
   SampleSeries series;
   const int count = static_cast<int>(SampleSeries::kMaxSamples) + 1001;
   double sum = 0;

@@ -1,4 +1,4 @@
-// A publication that is cut short at any operation leaves a whole directory under the name, or beside it
+// A publication that is interrupted at any operation leaves a whole directory under the name, or next to it,
 // where the next one finds it.
 
 #include "tools/seal/publish.h"
@@ -37,8 +37,8 @@ class PublishTest : public testing::Test {
     return stdfs::exists(directory + "/file") ? BytesOf(directory + "/file") : "";
   }
 
-  // Cuts the publication short at each operation. `beside`: the name may be free, with both directories
-  // beside it.
+  // Interrupts the publication at each operation. `beside`: the name may be free, with both directories
+  // next to it.
   void CutShort(FileSystem& fs, bool beside) {
     for (int64_t budget = 0;; ++budget) {
       SCOPED_TRACE(budget);
@@ -67,14 +67,14 @@ class PublishTest : public testing::Test {
   const std::string from_ = dir_ / "partial/TAG", to_ = dir_ / "TAG";
 };
 
-TEST_F(PublishTest, ANameThatIsThereIsWholeAtAnyTime) { CutShort(FileSystem::Posix(), false); }
+TEST_F(PublishTest, AnExistingNameIsCompleteAtAnyTime) { CutShort(FileSystem::Posix(), false); }
 
-TEST_F(PublishTest, WithoutAnExchangeBothAreThere) {
+TEST_F(PublishTest, WithoutExchangeBothNamesAreKept) {
   NoExchange fs(FileSystem::Posix());
   CutShort(fs, true);
 }
 
-TEST_F(PublishTest, AFreeNameIsTaken) {
+TEST_F(PublishTest, PublishesUnderAFreeName) {
   stdfs::remove_all(to_);
   ASSERT_TRUE(CheckPublish(FileSystem::Posix(), from_, to_).ok());
   EXPECT_EQ(PublishDirectory(FileSystem::Posix(), from_, to_).value(), false);
@@ -82,7 +82,7 @@ TEST_F(PublishTest, AFreeNameIsTaken) {
   EXPECT_FALSE(stdfs::exists(from_));
 }
 
-TEST_F(PublishTest, WhatIsNotAnotherSystemsStepIsRefused) {
+TEST_F(PublishTest, RefusesAnythingButAStepOfAnotherSystem) {
   FileSystem& fs = FileSystem::Posix();
   EXPECT_EQ(CheckPublish(fs, from_, dir_ / "none/TAG").kind(), StatusKind::kNotFound);
   EXPECT_EQ(CheckPublish(fs, from_, to_ + "/file").kind(), StatusKind::kNotSupported);

@@ -1,4 +1,4 @@
-// Directories that the program exports are sealed: they have the files of each system, at some topology.
+// Exported directories are sealed: they have the files of each system, at some topology.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ class SealTest : public testing::Test {
 
 class SealedSystemTest : public SealTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(SealedSystemTest, DamageIsFoundByName) {
+TEST_P(SealedSystemTest, NamesDamagedFiles) {
   const ForeignStep step = Make(GetParam());
   const SealResult result = Sealed(step);
   ASSERT_EQ(result.outcome, SealOutcome::kSealed)
@@ -88,7 +88,7 @@ TEST_P(SealedSystemTest, DamageIsFoundByName) {
   EXPECT_TRUE(result.seal.untold.empty()) << result.seal.untold[0];
   EXPECT_NE(result.seal.whole.back().find("every element covered once"), std::string::npos);
   EXPECT_EQ(FirstProblem(step), "");
-  EXPECT_TRUE(OpenForeign(Disk(), step.path).ok());  // the seal is in nobody's way
+  EXPECT_TRUE(OpenForeign(Disk(), step.path).ok());  // the seal disturbs no reader
   const size_t stride = 1 + result.seal.files.size() / 8;
   for (size_t i = 0; i < result.seal.files.size(); i += stride) {
     const SealedFile& file = result.seal.files[i];
@@ -97,7 +97,7 @@ TEST_P(SealedSystemTest, DamageIsFoundByName) {
     const std::string before = BytesOf(path);
     FlipByte(path, file.bytes / 2);
     SetTime(path, file.modified_unix_seconds);
-    EXPECT_EQ(FirstProblem(step, SealDepth::kLook), "");  // a look reads nothing
+    EXPECT_EQ(FirstProblem(step, SealDepth::kLook), "");  // listing reads nothing
     EXPECT_EQ(FirstProblem(step), path + ": its bytes are not those that were sealed");
     stdfs::resize_file(path, file.bytes - 1);
     EXPECT_EQ(FirstProblem(step, SealDepth::kLook),
@@ -107,7 +107,7 @@ TEST_P(SealedSystemTest, DamageIsFoundByName) {
               fmt::format("{}: is missing; {} bytes were sealed", path, file.bytes));
     WriteText(path, before);
     SetTime(path, 1000);
-    EXPECT_EQ(FirstProblem(step, SealDepth::kTouched), "");  // of another time, and read for that
+    EXPECT_EQ(FirstProblem(step, SealDepth::kTouched), "");  // of another time, and therefore read
     EXPECT_EQ(CheckSeal(Disk(), step.path, result.seal, SealDepth::kLook).touched, std::vector{path});
     SetTime(path, file.modified_unix_seconds);
   }
@@ -115,14 +115,14 @@ TEST_P(SealedSystemTest, DamageIsFoundByName) {
   EXPECT_EQ(FirstProblem(step), step.path + "/added.txt: was added after the seal");
 }
 
-TEST_P(SealedSystemTest, NothingIsSealedThatLacksAFileOrItsEnd) {
+TEST_P(SealedSystemTest, RefusesAStepThatLacksAFileOrItsEnd) {
   const ForeignStep step = Make(GetParam());
   const auto files = ListStepFiles(Disk(), step.path);
   ASSERT_TRUE(files.ok());
   const size_t stride = 1 + files->size() / 24;  // a universal checkpoint has hundreds
   for (size_t i = 0; i < files->size(); i += stride) {
     const StepFile& file = (*files)[i];
-    // Nothing depends on these, or other versions do without them.
+    // These are not needed, or other versions do not write them.
     const std::string name = file.name.substr(FolderOf(file.name).size());
     if (name == "cairn.json" || name == "common.pt" || name == "optimizer_state.pt" ||
         name.starts_with("latest"))
@@ -141,7 +141,7 @@ TEST_P(SealedSystemTest, NothingIsSealedThatLacksAFileOrItsEnd) {
   EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);
 }
 
-TEST_P(SealedSystemTest, AFailureLeavesNoSealOrAWholeOne) {
+TEST_P(SealedSystemTest, AFailureLeavesNoSealOrACompleteOne) {
   const ForeignStep step = Make(GetParam());
   FaultyFileSystem faulty(Disk());
   ASSERT_TRUE(SealForeignStep(faulty, step, Now()).ok());
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Systems, SealedSystemTest,
                            return name;
                          });
 
-TEST_F(SealTest, ARecordInATorchFileIsComparedWithItsOwnChecksum) {
+TEST_F(SealTest, ComparesRecordsOfTorchFilesWithTheirChecksums) {
   const ForeignStep step = Make("megatron-deepspeed");
   const auto files = ListStepFiles(Disk(), step.path);
   const auto largest = std::ranges::max_element(*files, {}, &StepFile::bytes);
@@ -185,7 +185,7 @@ TEST_F(SealTest, ARecordInATorchFileIsComparedWithItsOwnChecksum) {
   EXPECT_EQ(ReadSeal(Disk(), step.path)->problems.size(), 1u);
 }
 
-TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
+TEST_F(SealTest, TheTrackerShowsWhichStepsAreFinished) {
   const ForeignStep step = Make("megatron-deepspeed");
   const std::string tracker = dir_ / "run/latest";
   ASSERT_EQ(*step.step, 100);
@@ -193,7 +193,7 @@ TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
   strict.strict = true;
   stdfs::remove(tracker);
   EXPECT_NE(Sealed(step, strict).unfinished.find("latest does not exist yet"), std::string::npos);
-  EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);  // copied alone, it has none
+  EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);  // copied without its tracker
   WriteText(tracker, "global_step90");
   SetTime(tracker, 1000);  // before the step's files were written
   EXPECT_NE(Sealed(step, strict).unfinished.find("latest still names global_step90"), std::string::npos);
@@ -207,7 +207,7 @@ TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
   EXPECT_EQ(Sealed(step, strict).outcome, SealOutcome::kSealed);
 }
 
-TEST_F(SealTest, FilesThatAreYoungOrGrowAreStillWritten) {
+TEST_F(SealTest, YoungOrGrowingFilesAreUnfinished) {
   const ForeignStep step = Make("dcp");
   SealOptions quiet = Now();
   quiet.quiet_seconds = 3600;
@@ -244,7 +244,7 @@ TEST_F(SealTest, TheLockOfARunInAStepIsNotContent) {
   EXPECT_EQ(FirstProblem(step), "");
 }
 
-TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
+TEST_F(SealTest, TransformersWriteTheTrainerStateLast) {
   const std::string run = dir_ / "hf";
   for (const char* step : {"checkpoint-20", "checkpoint-100"}) {
     WriteText(run + "/" + step + "/trainer_state.json", "{}");
@@ -267,7 +267,7 @@ TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
   EXPECT_EQ(ListForeignSteps(Disk(), steps->front().path)->size(), 1u);
 }
 
-TEST_F(SealTest, NumberedShardsHaveNoGap) {
+TEST_F(SealTest, NumberedShardsMustHaveNoGap) {
   const std::string model = dir_ / "model";
   WriteText(model + "/pytorch_model-00001-of-00003.bin", "x");
   WriteText(model + "/pytorch_model-00003-of-00003.bin", "x");
@@ -278,13 +278,13 @@ TEST_F(SealTest, NumberedShardsHaveNoGap) {
   EXPECT_EQ(Sealed({model, std::nullopt}).problems[0].what, "is empty");
 }
 
-TEST_F(SealTest, StepsOfCairnNeedNone) {
+TEST_F(SealTest, NativeStepsNeedNoSeal) {
   ASSERT_TRUE(MakeStep(Disk(), dir_ / "native", RecipeOf({}, {})).ok());
   for (const std::string& path : {dir_ / "native", dir_ / "native/step-00000100"})
     EXPECT_EQ(ListForeignSteps(Disk(), path).status().kind(), StatusKind::kNotSupported) << path;
 }
 
-TEST_F(SealTest, AnArchiveTakesOnlyWhatWasSealed) {
+TEST_F(SealTest, ArchivesOnlySealedSteps) {
   const ForeignStep step = Make("dcp");
   const SealResult result = Sealed(step);
   const Store store(Disk(), dir_ / "store");
@@ -312,7 +312,7 @@ TEST_F(SealTest, AnArchiveTakesOnlyWhatWasSealed) {
   EXPECT_TRUE(report.touched.empty());
 }
 
-TEST(SealRecordTest, EveryChangedByteIsRefused) {
+TEST(SealRecordTest, RefusesEveryChangedByte) {
   Seal seal{.system = "dcp",
             .step = 7,
             .sealed_unix_seconds = 12,

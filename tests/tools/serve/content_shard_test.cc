@@ -43,7 +43,7 @@ class ContentShardTest : public testing::Test {
   std::vector<Digest> digests_;
 };
 
-TEST_F(ContentShardTest, EachSaveHasItsOwnBytesAlsoOfOtherSizes) {
+TEST_F(ContentShardTest, SavesOfDifferentSizesKeepTheirBytes) {
   using Map = std::map<std::string, std::string>;
   EXPECT_EQ(Written({Bytes("a", "one"), Bytes("b", "two!")}, 1), (Map{{"a", "one"}, {"b", "two!"}}));
   EXPECT_EQ(Written({Bytes("a", "ONE"), Bytes("b", "TWO!")}, 2), (Map{{"a", "ONE"}, {"b", "TWO!"}}));
@@ -53,14 +53,14 @@ TEST_F(ContentShardTest, EachSaveHasItsOwnBytesAlsoOfOtherSizes) {
   EXPECT_TRUE(shard_.Write(fs_, directory_.path(), "s.h5", {"run", 5}, std::vector{Bytes("a", pages)}).ok());
 }
 
-TEST_F(ContentShardTest, DigestsAreOfTheStepThatWasSaved) {
+TEST_F(ContentShardTest, DigestsMatchTheSavedStep) {
   Written({Bytes("a", "one")}, 1);
   Written({Bytes("a", "one")}, 2);
   ASSERT_EQ(digests_.size(), 2u);
   EXPECT_NE(digests_[0], digests_[1]);
 }
 
-TEST_F(ContentShardTest, WhatWasWrittenReadsBackAndADamagedByteDoesNot) {
+TEST_F(ContentShardTest, ReadsBackWrittenBytesAndDetectsDamage) {
   const StepIdentity identity{"run", 1};
   const auto receipt = shard_.Write(fs_, directory_.path(), "s.h5", identity, std::vector{Bytes("a", "one")});
   ASSERT_TRUE(receipt.ok() && *receipt);
@@ -72,7 +72,7 @@ TEST_F(ContentShardTest, WhatWasWrittenReadsBackAndADamagedByteDoesNot) {
   EXPECT_EQ(ReadBackShard(fs_, directory_.path(), **receipt, identity).kind(), StatusKind::kCorrupt);
 }
 
-TEST_F(ContentShardTest, WhatIsEmptyHasNoFile) {
+TEST_F(ContentShardTest, EmptyValuesHaveNoFile) {
   EXPECT_TRUE(Written({Bytes("a", "")}, 1).empty());
   EXPECT_TRUE(Written({}, 2).empty());
   EXPECT_TRUE(fs_.List(directory_ / "1").value().empty());

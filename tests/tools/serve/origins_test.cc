@@ -25,7 +25,7 @@ class OriginsTest : public testing::Test {
   Origins origins_;
 };
 
-TEST_F(OriginsTest, IsWhatWasReadLastWithTheSameTensors) {
+TEST_F(OriginsTest, IsTheLastStepReadWithTheSameTensors) {
   EXPECT_EQ(Of(50, all_), std::nullopt);
   Read({30, "a"}, all_, 2);
   EXPECT_EQ(Of(50, all_), 30);
@@ -35,9 +35,9 @@ TEST_F(OriginsTest, IsWhatWasReadLastWithTheSameTensors) {
   EXPECT_EQ(Of(50, {"another"}), std::nullopt);
 }
 
-TEST_F(OriginsTest, ALookAtOtherStepsIsNone) {
+TEST_F(OriginsTest, PartialOrLaterReadsDoNotCount) {
   Read({30, "a"}, all_, 2);
-  Read({20, "a"}, all_, 1);  // weights alone, to evaluate them
+  Read({20, "a"}, all_, 1);  // only weights, to evaluate them
   EXPECT_EQ(Of(31, all_), 30);
   Read({40, "a"}, all_, 2);  // a later step than the one that is saved
   EXPECT_EQ(Of(31, all_), 30);
@@ -45,12 +45,12 @@ TEST_F(OriginsTest, ALookAtOtherStepsIsNone) {
   EXPECT_EQ(Of(50, all_), 40);
 }
 
-TEST_F(OriginsTest, ATrainingThatReadsWeightsAloneComesFromThem) {
+TEST_F(OriginsTest, ATrainingThatReadsOnlyWeightsDescendsFromThem) {
   Read({20, "a"}, all_, 1);
   EXPECT_EQ(Of(31, all_), 20);
 }
 
-TEST_F(OriginsTest, AfterASaveItIsThatSave) {
+TEST_F(OriginsTest, AfterASaveItIsTheSavedStep) {
   Read({30, "a"}, all_, 2);
   const uint64_t handed_over = origins_.Now();
   origins_.Saved({50, "a"}, all_, handed_over);
@@ -62,14 +62,14 @@ TEST_F(OriginsTest, AfterASaveItIsThatSave) {
   EXPECT_EQ(origins_.Of("a", 60, all_, handed_over, newest_)->step, 50);
 }
 
-TEST_F(OriginsTest, ASaveThatWasHandedOverBeforeALoadIsNotItsEnd) {
+TEST_F(OriginsTest, ASaveStartedBeforeALoadDoesNotReplaceIt) {
   const uint64_t handed_over = origins_.Now();
   Read({30, "a"}, all_, 2);
   origins_.Saved({50, "a"}, all_, handed_over);  // committed only now
   EXPECT_EQ(Of(60, all_), 30);
 }
 
-TEST_F(OriginsTest, TwoRunsOfOneTrainingDoNotComeFromEachOther) {
+TEST_F(OriginsTest, TwoRunsOfOneTrainingDoNotDescendFromEachOther) {
   newest_ = std::nullopt;
   origins_.Saved({1, "a"}, all_, origins_.Now());
   EXPECT_EQ(Of(1, all_, "average"), std::nullopt);
@@ -79,7 +79,7 @@ TEST_F(OriginsTest, TwoRunsOfOneTrainingDoNotComeFromEachOther) {
   EXPECT_EQ(origins_.Of("a", 2, all_, origins_.Now(), newest_)->run, "a");
 }
 
-TEST_F(OriginsTest, ANewRunComesFromAnother) {
+TEST_F(OriginsTest, ANewRunCanDescendFromAnother) {
   newest_ = std::nullopt;
   Read({5000, "base"}, all_, 2);
   EXPECT_EQ(Of(1, all_), 5000);

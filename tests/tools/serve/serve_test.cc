@@ -1,4 +1,4 @@
-// Ranks as threads, each with a helper at the other end of a socket, as cairn.torch has them.
+// Ranks as threads, each with a helper at the other end of a socket, as in cairn.torch.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -42,13 +42,13 @@ class Trainer {
     helper_ = std::thread([fd = ends[1]] { (void)ServeTrainer(UniqueFd(fd)); });
   }
   ~Trainer() { Die(); }
-  // As the kernel ends a trainer: its socket closes, its helper continues with the saves that it has.
+  // As when a trainer is killed: its socket closes, and its helper continues with the saves that it has.
   void Die() {
     socket_.reset();
     if (helper_.joinable()) helper_.join();
   }
 
-  // The reply to a request; events are passed over.
+  // The reply to a request; events are skipped.
   Message Ask(json request, std::string tail = {}, int descriptor = -1) {
     return Await(Send(std::move(request), std::move(tail), descriptor));
   }
@@ -127,7 +127,7 @@ class Trainer {
   int64_t id_ = 0;
 };
 
-// Both ranks save; the replies.
+// Both ranks save; returns the replies.
 std::pair<json, json> SaveOfTwo(const std::string& run, uint64_t first_end, uint64_t second_begin) {
   std::pair<json, json> replies;
   std::thread second([&] {
@@ -144,7 +144,7 @@ std::pair<json, json> SaveOfTwo(const std::string& run, uint64_t first_end, uint
   return replies;
 }
 
-TEST(ServeTest, TwoRanksMakeOneStepThatIsWholeAndComesBack) {
+TEST(ServeTest, TwoRanksSaveOneStepThatLoadsBack) {
   const TempDir dir;
   const auto [first, second] = SaveOfTwo(dir / "run", 2, 2);
   ASSERT_TRUE(first.contains("ok")) << first;
@@ -171,7 +171,7 @@ TEST(ServeTest, TwoRanksMakeOneStepThatIsWholeAndComesBack) {
   EXPECT_EQ(values, (std::vector<float>{1, 1, 1, 2, 2, 2}));
 }
 
-TEST(ServeTest, ReadsIntoSeveralWindowsRunAtOnce) {
+TEST(ServeTest, ReadsIntoSeveralWindowsRunConcurrently) {
   const TempDir dir;
   ASSERT_TRUE(SaveOfTwo(dir / "run", 2, 2).first.contains("ok"));
   Trainer reader;
@@ -201,7 +201,7 @@ TEST(ServeTest, ReadsIntoSeveralWindowsRunAtOnce) {
   EXPECT_EQ(reader.Ask({{"do", "check"}, {"handle", ok["handle"]}}).packet.head["kind"], "corrupt");
 }
 
-TEST(ServeTest, ATensorThatNobodyWritesEndsTheSaveByName) {
+TEST(ServeTest, AnUnwrittenTensorFailsTheSaveByName) {
   const TempDir dir;
   const auto [first, second] = SaveOfTwo(dir / "run", 2, 3);
   EXPECT_NE(first["error"].get<std::string>().find("tensor a"), std::string::npos) << first;
@@ -211,7 +211,7 @@ TEST(ServeTest, ATensorThatNobodyWritesEndsTheSaveByName) {
 
 const std::string kRankOneDied = "rank 1 (host " + HostName() + ") failed: its training ended";
 
-// Rank 0's reply where rank 1 has begun, does this, and its trainer dies.
+// Rank 0's reply if rank 1 has begun, does this, and its trainer dies.
 json SaveBesideOneThatDies(const std::string& run, const std::function<void(Trainer&)>& before) {
   std::thread second([&] {
     Trainer trainer;
@@ -228,13 +228,13 @@ json SaveBesideOneThatDies(const std::string& run, const std::function<void(Trai
   return reply;
 }
 
-TEST(ServeTest, ARankWhoseTrainerDiesBeforeItsCopyIsNamed) {
+TEST(ServeTest, NamesARankWhoseTrainerDiesBeforeItsCopy) {
   const TempDir dir;
   const json reply = SaveBesideOneThatDies(dir / "run", [](Trainer&) {});
   EXPECT_NE(reply["error"].get<std::string>().find(kRankOneDied), std::string::npos) << reply;
 }
 
-TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
+TEST(ServeTest, NamesATrainerThatDiesDuringItsCopy) {
   const TempDir dir;
   const json reply = SaveBesideOneThatDies(dir / "run", [](Trainer& trainer) {
     trainer.HandOver();
@@ -243,7 +243,7 @@ TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
   EXPECT_NE(reply["error"].get<std::string>().find(kRankOneDied), std::string::npos) << reply;
 }
 
-TEST(ServeTest, ACopyThatIsGivenUpEndsTheSave) {
+TEST(ServeTest, AnAbandonedCopyFailsTheSave) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -254,7 +254,7 @@ TEST(ServeTest, ACopyThatIsGivenUpEndsTheSave) {
   EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
 }
 
-TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
+TEST(ServeTest, ALateRankIsNamedAndGetsTheErrorWhenItArrives) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 2, 0, 2, 1);
@@ -265,7 +265,7 @@ TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
   const std::vector<std::string> names = FileSystem::Posix().List(dir / "run").value();
   const auto failed =
       std::ranges::find_if(names, [](const std::string& name) { return name.find("partial") != name.npos; });
-  ASSERT_NE(failed, names.end());  // what a rank that comes now is to find
+  ASSERT_NE(failed, names.end());  // the error that a rank should find that arrives now
 
   Trainer late;
   late.Plan(1, 2, 2, kRows, 2);
@@ -274,8 +274,8 @@ TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
   EXPECT_NE(heard["error"].get<std::string>().find("not finished: rank 1"), std::string::npos) << heard;
 }
 
-// By the job's store, where the host of that rank, or this one, has lost the directory.
-TEST(ServeTest, NewsOfAFailureEndASaveAtOnce) {
+// Through the job's store, if the host of that rank, or this one, has lost the directory.
+TEST(ServeTest, AReportedFailureEndsASaveImmediately) {
   const TempDir dir;
   for (const int rank : {0, 1}) {
     Trainer trainer;
@@ -289,7 +289,7 @@ TEST(ServeTest, NewsOfAFailureEndASaveAtOnce) {
   }
 }
 
-TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
+TEST(ServeTest, ASaveOutlivesItsTrainer) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -301,7 +301,7 @@ TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
 }
 
 // After a node died: the restarted training waits for the run, and rank 1 will never come.
-TEST(ServeTest, AHelperWhoseTrainerIsDeadSoonGivesTheRunFree) {
+TEST(ServeTest, AHelperOfADeadTrainerReleasesTheRunSoon) {
   const TempDir dir;
   constexpr double kDeadline = 40;  // seconds; a tenth of it is left
   const auto start = std::chrono::steady_clock::now();
@@ -318,8 +318,8 @@ TEST(ServeTest, AHelperWhoseTrainerIsDeadSoonGivesTheRunFree) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::duration<double>(kDeadline));
 }
 
-// As with Lustre's localflock: the host of each has a lock of its own.
-TEST(ServeTest, ARunThatAnotherHostTookTooIsSavedToNoMore) {
+// As with Lustre's localflock: each host has its own lock.
+TEST(ServeTest, StopsSavingIfAnotherHostHoldsTheRunsLockToo) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -333,7 +333,7 @@ TEST(ServeTest, ARunThatAnotherHostTookTooIsSavedToNoMore) {
       << refused;
 }
 
-TEST(ServeTest, AFailedSaveOfAStepThatIsThereIsNoSuccess) {
+TEST(ServeTest, AFailedSaveOfAnExistingStepFails) {
   const TempDir dir;
   ASSERT_TRUE(SaveOfTwo(dir / "run", kRows, kRows).second.contains("ok"));  // rank 1 has no shard
   std::thread second([&] {
@@ -343,13 +343,13 @@ TEST(ServeTest, AFailedSaveOfAStepThatIsThereIsNoSuccess) {
     EXPECT_TRUE(trainer.Save().contains("error"));
   });
   Trainer trainer;
-  trainer.Plan(0, 2, 0, 2, 1);  // rows 2 and on are nobody's
+  trainer.Plan(0, 2, 0, 2, 1);  // no rank writes rows 2 and on
   trainer.Begin(dir / "run", 0, 2);
   EXPECT_TRUE(trainer.Save().contains("error"));
   second.join();
 }
 
-TEST(ServeTest, ARunThatWasRemovedBetweenTwoSavesIsMadeAnew) {
+TEST(ServeTest, ARunRemovedBetweenSavesIsCreatedAgain) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -361,7 +361,7 @@ TEST(ServeTest, ARunThatWasRemovedBetweenTwoSavesIsMadeAnew) {
 }
 
 // A process that opens the lock's file again waits for itself.
-TEST(ServeTest, ARunIsOneUnderEveryPathThatLeadsThere) {
+TEST(ServeTest, AllPathsToARunMeanTheSameRun) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -372,7 +372,7 @@ TEST(ServeTest, ARunIsOneUnderEveryPathThatLeadsThere) {
   EXPECT_TRUE(trainer.Save().contains("ok"));
 }
 
-TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
+TEST(ServeTest, MalformedRequestsGetAnErrorAndChangeNothing) {
   const TempDir dir;
   Trainer trainer;
   for (const json& request :
@@ -386,7 +386,7 @@ TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
   EXPECT_TRUE(trainer.Ask({{"do", "close"}, {"handle", 9}}).packet.head.contains("ok"));
 }
 
-TEST(ServeTest, TensorsThatExcludeEachOtherAreRefusedBeforeTheCopy) {
+TEST(ServeTest, ConflictingTensorsAreRefusedBeforeTheCopy) {
   Trainer trainer;
   const auto tensor = [](const char* name) {
     return json{{"fqn", name}, {"dtype", "fp32"}, {"shape", {2}}, {"pieces", json::array()}};
@@ -402,7 +402,7 @@ TEST(ServeTest, TensorsThatExcludeEachOtherAreRefusedBeforeTheCopy) {
   EXPECT_NE(reply["error"].get<std::string>().find("tensors a and a/b"), std::string::npos) << reply;
 }
 
-TEST(ServeTest, AFailedSystemCallIsToldWithItsErrnoAndPath) {
+TEST(ServeTest, AFailedSystemCallIsReportedWithErrnoAndPath) {
   const TempDir dir;
   const std::string file = dir / "file";
   ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), file, "x").ok());
@@ -467,7 +467,7 @@ std::vector<json> Requests(const std::string& run) {
 
 // Each field of each request in turn has each of these values. The helper ends with its trainer, and the run
 // is free.
-TEST(ServeTest, AFieldOfAnotherTypeHoldsNeitherTheHelperNorTheRun) {
+TEST(ServeTest, AFieldOfTheWrongTypeBlocksNeitherHelperNorRun) {
   const size_t count = Requests("").size();
   for (size_t changed = 0; changed < count; ++changed) {
     const json fields = Requests("")[changed].flatten();

@@ -28,7 +28,7 @@ Packet Number(const std::string& fqn, float value) {
       bytes};
 }
 
-TEST(PacketTest, DecodesWhatWasEncodedAndNothingElse) {
+TEST(PacketTest, RoundTripsAndRefusesTruncation) {
   const Packet packet{{{"a", {1, "b"}}}, std::string("tail\0", 5)};
   const std::string bytes = EncodePacket(packet);
   EXPECT_EQ(DecodePacket(bytes)->head, packet.head);
@@ -41,13 +41,13 @@ TEST(PacketTest, DecodesWhatWasEncodedAndNothingElse) {
     EXPECT_EQ(TailPart("abcd", where).status().kind(), StatusKind::kCorrupt) << where;
 }
 
-TEST(StateTableTest, TwoTensorsOfOneNameKeepTheirOwn) {
+TEST(StateTableTest, TensorsOfEqualNamesStaySeparate) {
   const auto table = Table({Tensor("model.a", {4}), Tensor("_orig_mod.model.a", {4})});
   EXPECT_EQ(table[0].entry.spec.name, "model.a");
   EXPECT_EQ(table[1].entry.spec.name, "_orig_mod.model.a");
 }
 
-TEST(StateTableTest, TablesComeBackWithRolesByName) {
+TEST(StateTableTest, TablesRoundTripWithNamedRoles) {
   std::vector<StateTensor> tensors{Tensor("a", {4, 2}), Tensor("optim.state.a.soap_q", {4})};
   tensors[0].path = {"model", 3};
   const auto table = Table(tensors, {"optim.param_groups.0.lr"});
@@ -61,7 +61,7 @@ TEST(StateTableTest, TablesComeBackWithRolesByName) {
   }
 }
 
-TEST(StateDictTest, OfValuesThatDifferTheLowestRanksCountsAndItIsSaid) {
+TEST(StateDictTest, DifferingValuesComeFromTheLowestRankAndAreReported) {
   StateDict dict;
   for (const auto& [rank, text] : {std::pair(0, "1"), {1, "1"}, {2, "7"}, {3, "8"}})
     ASSERT_TRUE(dict.Add(rank, Json("train.step", text)).ok());
@@ -72,7 +72,7 @@ TEST(StateDictTest, OfValuesThatDifferTheLowestRanksCountsAndItIsSaid) {
   EXPECT_EQ(read.values["train.step"]["json"], "1");
 }
 
-TEST(StateDictTest, WhatOneRankAloneHoldsIsThere) {
+TEST(StateDictTest, ValuesOfOneRankAreKept) {
   StateDict dict;
   ASSERT_TRUE(dict.Add(0, Json("dataloader.dp_rank_0", "[1]")).ok());
   ASSERT_TRUE(dict.Add(1, Json("dataloader.dp_rank_1", "[2]")).ok());
@@ -81,7 +81,7 @@ TEST(StateDictTest, WhatOneRankAloneHoldsIsThere) {
   EXPECT_EQ(read.values["dataloader.dp_rank_1"]["json"], "[2]");
 }
 
-TEST(StateDictTest, RanksThatDisagreeOnATensorAreNamed) {
+TEST(StateDictTest, NamesRanksThatDisagreeOnATensor) {
   StateDict dict;
   ASSERT_TRUE(dict.Add(0, Table({Tensor("a", {4})})).ok());
   const Status other = dict.Add(3, Table({Tensor("a", {5})}));
@@ -89,8 +89,8 @@ TEST(StateDictTest, RanksThatDisagreeOnATensorAreNamed) {
   EXPECT_NE(other.message().find("rank 3 holds a as fp32 [5]"), std::string::npos) << other.message();
 }
 
-// Each rank names the tensors of a step by those that it holds.
-TEST(StateDictTest, ATensorThatRanksWouldNameOtherwiseIsNamedWithTheReason) {
+// Each rank names the tensors of a step by the ones it has.
+TEST(StateDictTest, NamesATensorThatRanksMapDifferently) {
   StateDict dict;
   const auto at = [](const std::string& group) {
     StateTensor tensor = Tensor(group + ".w", {4});
@@ -103,8 +103,8 @@ TEST(StateDictTest, ATensorThatRanksWouldNameOtherwiseIsNamedWithTheReason) {
   EXPECT_NE(other.message().find("model.w would be w"), std::string::npos) << other.message();
 }
 
-// They could be written, and never be read again.
-TEST(StateDictTest, ValuesLargerThanALoadTakesAreRefused) {
+// They could be written, but never read.
+TEST(StateDictTest, RefusesValuesTooLargeToLoad) {
   StateDict dict;
   Packet pickle{{{"values", {{"replay", {{"pickle", {0u, kMaxValueBytes + 1}}}}}}}, {}};
   pickle.tail.resize(kMaxValueBytes + 1);
@@ -114,7 +114,7 @@ TEST(StateDictTest, ValuesLargerThanALoadTakesAreRefused) {
   EXPECT_NE(closed.message().find("replay"), std::string::npos) << closed.message();
 }
 
-TEST(StateDictTest, TheManifestHearsOfGroupsStepsAndNumbers) {
+TEST(StateDictTest, TheManifestHasGroupsStepsAndNumbers) {
   StateDict dict;
   ASSERT_TRUE(dict.Add(0, Table({Tensor("a", {4})})).ok());
   ASSERT_TRUE(dict.Add(0, Number("optim.state.a.step", 12)).ok());
@@ -132,7 +132,7 @@ TEST(StateDictTest, TheManifestHearsOfGroupsStepsAndNumbers) {
                                         {"param_groups", {{{"lr", 0.5}, {"betas", {0.9, 0.95}}}}}}));
 }
 
-TEST(StateDictTest, StepsMayBeNumbersOfPython) {
+TEST(StateDictTest, StepsMayBePythonNumbers) {
   for (const auto& [other, steps] : {std::pair("12", json(12)), {"12.0", json(12)}, {"13", json()}}) {
     StateDict dict;
     ASSERT_TRUE(dict.Add(0, Table({Tensor("a", {4})})).ok());
@@ -143,14 +143,14 @@ TEST(StateDictTest, StepsMayBeNumbersOfPython) {
   }
 }
 
-TEST(StateTableTest, ANameThatNoStepCanHoldIsRefused) {
+TEST(StateTableTest, RefusesNamesThatAStepCannotHold) {
   for (const std::string& name : {std::string(), std::string("a\0b", 3)}) {
     const auto tensor = DescribedTensor({{"fqn", name}, {"dtype", "fp32"}, {"shape", json::array()}});
     EXPECT_EQ(tensor.status().kind(), StatusKind::kCorrupt);
   }
 }
 
-TEST(StateDictTest, WhatIsNoGroupIsRefused) {
+TEST(StateDictTest, RefusesMalformedGroups) {
   StateDict dict;
   EXPECT_EQ(dict.Add(0, Packet{}).kind(), StatusKind::kCorrupt);
   EXPECT_EQ(dict.Add(0, Packet{{{"values", {{"a", {{"json", 5}}}}}}, {}}).kind(), StatusKind::kCorrupt);

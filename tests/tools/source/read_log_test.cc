@@ -9,7 +9,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-TEST(ReadLog, TellsWhatWasNotReadButNoOtherSteps) {
+TEST(ReadLog, ListsUnreadFilesButNotOtherSteps) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir(TempDir::Place::kMemory);
   for (const std::string name : {"latest", "README.md", "global_step5/a.pt", "global_step5/rng.pt",

@@ -30,7 +30,7 @@ class DcpParamGroupsTest : public testing::Test {
   DcpParamGroups groups_;
 };
 
-TEST_F(DcpParamGroupsTest, AListHasItsMembersNames) {
+TEST_F(DcpParamGroupsTest, AListNamesTheMembersOfItsGroup) {
   Add({"optim", "param_groups", "1", "lr"}, 0.5);
   Add({"optim", "param_groups", "0", "lr"}, 0.25);
   Add({"optim", "param_groups", "0", "betas"}, {0.9, 0.95});
@@ -41,7 +41,7 @@ TEST_F(DcpParamGroupsTest, AListHasItsMembersNames) {
                               {{"lr", 0.5}, {"params", {"a.bias"}}}}}}));
 }
 
-TEST_F(DcpParamGroupsTest, FlattenedParametersOfEqualValuesAreAGroup) {
+TEST_F(DcpParamGroupsTest, FlattenedParametersWithEqualValuesFormAGroup) {
   for (const char* name : {"a.weight", "b.weight"}) {
     Add({"optim", std::string("param_groups.") + name + ".lr"}, 0.5);
     Add({"optim", std::string("param_groups.") + name + ".weight_decay"}, 0.1);
@@ -53,7 +53,7 @@ TEST_F(DcpParamGroupsTest, FlattenedParametersOfEqualValuesAreAGroup) {
                               {{"lr", 0.5}, {"weight_decay", 0.0}, {"params", {"a.bias"}}}}}}));
 }
 
-TEST_F(DcpParamGroupsTest, GroupsOfTwoOptimizersFollowOneAnother) {
+TEST_F(DcpParamGroupsTest, GroupsOfTwoOptimizersAreConcatenated) {
   Add({"optim", "muon", "param_groups", "0", "lr"}, 0.5);
   Add({"optim", "muon", "param_groups", "0", "params"}, {"a.weight"});
   Add({"optim", "adam", "param_groups", "0", "lr"}, 0.25);
@@ -62,7 +62,7 @@ TEST_F(DcpParamGroupsTest, GroupsOfTwoOptimizersFollowOneAnother) {
             json({{{"lr", 0.25}, {"params", {"a.bias"}}}, {{"lr", 0.5}, {"params", {"a.weight"}}}}));
 }
 
-TEST_F(DcpParamGroupsTest, MembersOfTwoOptimizersThatShareNamesAreToldApartOrUnknown) {
+TEST_F(DcpParamGroupsTest, SharedNamesOfTwoOptimizersAreResolvedOrUnknown) {
   Add({"actor_optim", "param_groups", "0", "params"}, {"a"});
   Add({"critic_optim", "param_groups.a.lr"}, 0.5);
   const json apart = Groups(true)["param_groups"];
@@ -74,7 +74,7 @@ TEST_F(DcpParamGroupsTest, MembersOfTwoOptimizersThatShareNamesAreToldApartOrUnk
   for (const json& group : together) EXPECT_TRUE(group["params"].is_null());
 }
 
-// Members that are numbers say nothing: a training of another program may number its parameters differently.
+// Numbers do not identify members: a training of another program may number its parameters differently.
 TEST_F(DcpParamGroupsTest, MembersWithoutNamesAreUnknown) {
   Add({"optim", "param_groups", "0", "params"}, {0, 1});
   Add({"optim", "param_groups", "1", "lr"}, 0.5);

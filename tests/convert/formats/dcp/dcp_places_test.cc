@@ -35,29 +35,29 @@ std::vector<std::string> Placed(const std::vector<std::pair<std::string, int>>& 
   return placed;
 }
 
-TEST(DcpPlacesTest, WeightsGoByTheirModelsNamesAndStatesByTheirParameters) {
+TEST(DcpPlacesTest, NamesWeightsByModelAndStatesByParameter) {
   EXPECT_EQ(
       Placed({{"model/a.weight", 2}, {"optim/state/a.weight/exp_avg", 2}, {"optim/state/a.weight/step", 0}}),
       (std::vector<std::string>{"a.weight weight", "a.weight exp_avg", "a.weight step"}));
   EXPECT_EQ(Placed({{"model/_orig_mod.a.weight", 2}}), (std::vector<std::string>{"a.weight weight"}));
 }
 
-TEST(DcpPlacesTest, TwoModelsThatShareNamesKeepTheirWholeNames) {
+TEST(DcpPlacesTest, ModelsWithSharedNamesKeepFullNames) {
   EXPECT_EQ(Placed({{"model/a.weight", 2}, {"ema/a.weight", 2}}),
             (std::vector<std::string>{"model.a.weight weight", "ema.a.weight weight"}));
 }
 
-TEST(DcpPlacesTest, WeightsThatWrappersAloneTellApartKeepThem) {
+TEST(DcpPlacesTest, KeepsWrappersThatDistinguishWeights) {
   EXPECT_EQ(Placed({{"model/a._orig_mod.b", 2}, {"model/a.b", 2}}),
             (std::vector<std::string>{"model.a._orig_mod.b weight", "model.a.b weight"}));
 }
 
-TEST(DcpPlacesTest, AWrapperIsAWholePartOfAName) {
+TEST(DcpPlacesTest, RemovesWrappersOnlyAsWholeParts) {
   EXPECT_EQ(WithoutModuleWrappers("_orig_mod.a._fsdp_wrapped_module._checkpoint_wrapped_module.b"), "a.b");
   EXPECT_EQ(WithoutModuleWrappers("my_orig_mod.weight"), "my_orig_mod.weight");
 }
 
-TEST(DcpPlacesTest, StatesOfTwoOptimizersThatShareNamesAreToldApart) {
+TEST(DcpPlacesTest, StatesOfTwoOptimizersAreDistinguished) {
   EXPECT_EQ(Placed({{"actor/a", 2},
                     {"actor_optim/state/a/exp_avg", 2},
                     {"critic/a", 2},
@@ -69,13 +69,13 @@ TEST(DcpPlacesTest, StatesOfTwoOptimizersThatShareNamesAreToldApart) {
             "a momentum_buffer");
 }
 
-TEST(DcpPlacesTest, AnUnknownStateIsOneWhereParamGroupsSaySo) {
+TEST(DcpPlacesTest, AnUnknownStateNeedsParamGroups) {
   EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}, {"optim/param_groups/0/lr", 0}}),
             (std::vector<std::string>{"a weight", "a ?", "optim.param_groups.0.lr training"}));
   EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}})[1], "soap_q weight");
 }
 
-TEST(DcpPlacesTest, NumbersAreTrainingStateUnlessAnOptimizerTrainsThem) {
+TEST(DcpPlacesTest, UntrainedNumbersAreTrainingState) {
   EXPECT_EQ(Placed({{"a.weight", 2}, {"logit_scale", 0}})[1], "logit_scale training");
   EXPECT_EQ(Placed({{"a.weight", 2}, {"logit_scale", 0}, {"optim/state/logit_scale/exp_avg", 0}})[1],
             "logit_scale weight");

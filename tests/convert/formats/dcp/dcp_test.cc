@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// Export() opens what it has written.
+// Export() opens its result.
 std::string ErrorOfDcpWithState(const nlohmann::json& state) {
   const TempDir dir(TempDir::Place::kMemory);
   StepRecipe recipe = RecipeOf({.layers = 1, .vocab = 13}, {});
@@ -25,7 +25,7 @@ std::string ErrorOfDcpWithState(const nlohmann::json& state) {
       .message();
 }
 
-TEST(Dcp, StateOfTheWrongKindInItsOwnItemIsAnErrorThatNamesIt) {
+TEST(Dcp, NamesItemsOfTheWrongKind) {
   EXPECT_EQ(ErrorOfDcpWithState({{"iteration", 3}, {"optimizer_step", 3}, {"other", {{"best", 1}}}}), "");
   EXPECT_THAT(ErrorOfDcpWithState({{"iteration", 3}, {"optimizer_step", "three"}}),
               testing::HasSubstr("its item \"cairn\": its state.optimizer_step is string, not a number"));

@@ -37,7 +37,7 @@ class DeepSpeedFilesTest : public testing::Test {
   FileSystem& fs_ = FileSystem::Posix();
 };
 
-TEST_F(DeepSpeedFilesTest, APipelineHasLayersModelRanksAndOptimizerShards) {
+TEST_F(DeepSpeedFilesTest, ReadsLayersRanksAndShardsOfAPipeline) {
   Make("t", {"layer_01-model_00-model_states.pt", "layer_01-model_01-model_states.pt",
              "layer_12-model_00-model_states.pt", "mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt",
              "zero_pp_rank_0_mp_rank_00_optim_states.pt", "zero_pp_rank_0_mp_rank_01_optim_states.pt",
@@ -58,12 +58,12 @@ TEST_F(DeepSpeedFilesTest, APipelineHasLayersModelRanksAndOptimizerShards) {
   EXPECT_THAT(files->zero3_models, IsEmpty());
 }
 
-TEST_F(DeepSpeedFilesTest, ALayerWithoutTensorParallelismIsOfRank0) {
+TEST_F(DeepSpeedFilesTest, ALayerWithoutTensorParallelismBelongsToRank0) {
   Make("t", {"layer_03-model_states.pt"});
   EXPECT_THAT(FindIn("t")->layers, ElementsAre(Pair(Pair(3, 0), "layer_03-model_states.pt")));
 }
 
-TEST_F(DeepSpeedFilesTest, AllPrefixesOfOptimizerShardsAreKnown) {
+TEST_F(DeepSpeedFilesTest, ReadsAllPrefixesOfOptimizerShards) {
   Make("t", {"mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
              "fp16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "zero_pp_rank_2_mp_rank_00optim_states.pt"});
   EXPECT_THAT(FindIn("t")->optimizers,
@@ -72,7 +72,7 @@ TEST_F(DeepSpeedFilesTest, AllPrefixesOfOptimizerShardsAreKnown) {
                           Pair(Pair(0, 2), "zero_pp_rank_2_mp_rank_00optim_states.pt")));
 }
 
-TEST_F(DeepSpeedFilesTest, Zero3HasModelStatesOfEachDataParallelRank) {
+TEST_F(DeepSpeedFilesTest, ReadsModelStatesOfEachRankOfZero3) {
   Make("t", {"zero_pp_rank_0_mp_rank_00_model_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt"});
   const auto files = FindIn("t");
   EXPECT_THAT(files->zero3_models,
@@ -102,7 +102,7 @@ TEST_F(DeepSpeedFilesTest, LatestNamesTheDirectory) {
   }
 }
 
-TEST_F(DeepSpeedFilesTest, ATagMayHaveAnyName) {
+TEST_F(DeepSpeedFilesTest, ReadsATagOfAnyName) {
   Make("best-7", {"mp_rank_00_model_states.pt"});
   EXPECT_FALSE(Matches());
   Latest("best-7");

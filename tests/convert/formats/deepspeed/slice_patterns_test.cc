@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// The name that a pattern of parameters that are not cut matches; nullopt if it is not understood.
+// The name that matches a pattern of uncut parameters; nullopt if the pattern is not understood.
 std::optional<SliceRule> RuleBy(const std::string& pattern, const std::string& name) {
   PickleEmitter emitter;
   emitter.BeginDict();
@@ -23,7 +23,7 @@ std::optional<SliceRule> RuleBy(const std::string& pattern, const std::string& n
   return rule.ok() ? std::optional(*rule) : std::nullopt;
 }
 
-TEST(SlicePatterns, FitNamesAsInPython) {
+TEST(SlicePatterns, MatchesNamesLikePython) {
   for (const auto& [pattern, name] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"(layers\.\d+\.norm)", "layers.12.norm.weight"},
            {R"(layers\.[\d]+\.norm)", "layers.12.norm"},
@@ -47,7 +47,7 @@ TEST(SlicePatterns, FitNamesAsInPython) {
     EXPECT_EQ(RuleBy(pattern, name), SliceRule::kRows) << pattern << " " << name;
 }
 
-TEST(SlicePatterns, WhatPythonReadsDifferentlyIsRefused) {
+TEST(SlicePatterns, RefusesPatternsThatPythonReadsDifferently) {
   for (const char* pattern : {R"(a{2})", R"(a(?=b))", R"(\bnorm)", R"(norm\)", R"([a\-z])", R"([a\]z])",
                               R"([[:alpha:]])", R"([a)", R"([\s])", R"(a*+)", R"((?P<x>a))", R"(a(b)\1)"})
     EXPECT_EQ(RuleBy(pattern, "a"), std::nullopt) << pattern;

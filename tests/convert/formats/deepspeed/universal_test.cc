@@ -46,7 +46,7 @@ class PartlyFrozenSource final : public CheckpointSource {
   std::string directory_ = "source";
 };
 
-TEST(Universal, AFrozenParameterHasNoStepWhereOthersDiffer) {
+TEST(Universal, FrozenParametersHaveNoStepIfStepsDiffer) {
   const TempDir dir(TempDir::Place::kMemory);
   PartlyFrozenSource source;
   const auto done = Export(Fs(), source, *FindSystem("universal"), dir / "out",

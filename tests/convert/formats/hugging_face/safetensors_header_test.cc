@@ -26,7 +26,7 @@ std::string Entry(const std::string& name, const std::string& dtype, const std::
   return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, dtype, shape, offsets);
 }
 
-TEST(SafetensorsHeaderTest, TensorsComeInOrderOfTheirBytes) {
+TEST(SafetensorsHeaderTest, SortsTensorsByOffset) {
   const auto header =
       Parse("{" + Entry("b", "F16", "[2,3]", "[8,20]") + "," + Entry("a", "I64", "[]", "[0,8]") + "," +
                 Entry("empty", "F32", "[0,7]", "[8,8]") + R"(,"__metadata__":{"format":"pt","k":"v"}}   )",
@@ -41,7 +41,7 @@ TEST(SafetensorsHeaderTest, TensorsComeInOrderOfTheirBytes) {
   EXPECT_EQ(header->metadata.at("k"), "v");
 }
 
-TEST(SafetensorsHeaderTest, TypesThatNobodyHoldsAreListed) {
+TEST(SafetensorsHeaderTest, KeepsTheNamesOfUnknownTypes) {
   const auto header = Parse(
       "{" + Entry("six", "F6_E2M3", "[8]", "[0,6]") + "," + Entry("c", "C64", "[1]", "[6,14]") + "}", 14);
   ASSERT_TRUE(header.ok()) << header.status().message();
@@ -50,7 +50,7 @@ TEST(SafetensorsHeaderTest, TypesThatNobodyHoldsAreListed) {
 }
 
 // Torch has pairs of them, too.
-TEST(SafetensorsHeaderTest, ElementsOfFourBitsAreHeldInPairs) {
+TEST(SafetensorsHeaderTest, FourBitElementsAreStoredInPairs) {
   const auto header =
       Parse("{" + Entry("pairs", "F4", "[3,4]", "[0,6]") + "," + Entry("odd", "F4", "[4,3]", "[6,12]") + "," +
                 Entry("scale", "F8_E8M0", "[2]", "[12,14]") + "}",
@@ -63,7 +63,7 @@ TEST(SafetensorsHeaderTest, ElementsOfFourBitsAreHeldInPairs) {
   EXPECT_EQ(header->tensors[2].dtype, Dtype::kF8E8M0);
 }
 
-TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
+TEST(SafetensorsHeaderTest, NamesEveryInconsistency) {
   const std::string good = Entry("t", "F32", "[2]", "[0,8]");
   const std::string huge = "[0,18446744073709551615]";
   const std::tuple<std::string, const char*> cases[] = {
@@ -118,7 +118,7 @@ TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
 }
 
 // Sums of tensor sizes that wrap around 2^64 to the size of the file.
-TEST(SafetensorsHeaderTest, SizesThatWrapAroundAreRefused) {
+TEST(SafetensorsHeaderTest, RefusesOverflowingSizes) {
   std::string json = "{";
   const uint64_t step = uint64_t{1} << 59;
   for (uint64_t i = 0; i < 32; ++i)
@@ -150,7 +150,7 @@ class SafetensorsFileTest : public testing::Test {
   const std::string path_ = dir_ / "model.safetensors";
 };
 
-TEST_F(SafetensorsFileTest, WhatTheWriterWritesIsRead) {
+TEST_F(SafetensorsFileTest, ReadsTheWritersFiles) {
   const std::vector<StoredArray> entries = {{"a", Dtype::kF16, {2, 2}}, {"b", Dtype::kF32, {3}}};
   const std::string written = HeaderOf(entries, {{"k", "v"}});
   const auto header = Read(written + std::string(20, 'x'));
@@ -161,7 +161,7 @@ TEST_F(SafetensorsFileTest, WhatTheWriterWritesIsRead) {
   EXPECT_EQ(header->metadata.at("format"), "pt");
 }
 
-TEST_F(SafetensorsFileTest, LengthsThatLieTakeNoMemory) {
+TEST_F(SafetensorsFileTest, WrongLengthsAllocateNothing) {
   for (const std::string& bytes : {std::string(), std::string("1234567"), WithLength(UINT64_MAX, "{}"),
                                    WithLength(uint64_t{1} << 40, "{}"), WithLength(99'999'999, "{}"),
                                    WithLength(3, "{}"), WithLength(0, "")}) {
@@ -172,15 +172,15 @@ TEST_F(SafetensorsFileTest, LengthsThatLieTakeNoMemory) {
   }
 }
 
-TEST_F(SafetensorsFileTest, EveryTruncationIsFound) {
+TEST_F(SafetensorsFileTest, DetectsEveryTruncation) {
   const std::string whole = HeaderOf({{"a", Dtype::kF16, {2, 2}}}, {}) + std::string(8, 'x');
   ASSERT_TRUE(Read(whole).ok());
   for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(Read(whole.substr(0, size)).ok()) << size;
   EXPECT_FALSE(Read(whole + "x").ok());
 }
 
-// Whatever a byte becomes, the reader answers: a header, all of whose tensors lie in the file, or an error.
-TEST_F(SafetensorsFileTest, NoChangedByteBreaksTheReader) {
+// For any changed byte, the reader returns a header whose tensors all lie in the file, or an error.
+TEST_F(SafetensorsFileTest, SurvivesEveryChangedByte) {
   const std::string written = HeaderOf({{"a", Dtype::kF16, {2, 2}}, {"b", Dtype::kF32, {1}}}, {{"k", "v"}});
   const std::string whole = written + std::string(12, 'x');
   std::mt19937_64 rng(5);
@@ -194,7 +194,7 @@ TEST_F(SafetensorsFileTest, NoChangedByteBreaksTheReader) {
   }
 }
 
-TEST(StrictJsonTest, DepthAndDuplicatesAreRefused) {
+TEST(StrictJsonTest, RefusesDepthAndDuplicates) {
   EXPECT_TRUE(ParseStrictJson(R"({"a":[{"b":1},{"b":2}],"c":{"a":null}})").ok());
   EXPECT_THAT(ParseStrictJson(std::string(1 << 20, '[')).status().message(), HasSubstr("deep"));
   EXPECT_THAT(ParseStrictJson(R"({"a":{"b":1,"b":2}})").status().message(), HasSubstr("\"b\" occurs twice"));

@@ -34,15 +34,15 @@ TEST(SafetensorsLayoutTest, WideTypesComeFirstThenNames) {
   EXPECT_EQ((*layout)->bytes(), header.size() + 27);
 }
 
-TEST(SafetensorsLayoutTest, ANameTwiceIsRefused) {
+TEST(SafetensorsLayoutTest, RefusesDuplicateNames) {
   const auto layout = MakeSafetensorsStorages({{"a", Dtype::kF16, {1}}, {"a", Dtype::kF16, {1}}}, {});
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);
   EXPECT_FALSE(MakeSafetensorsStorages({{"__metadata__", Dtype::kF16, {1}}}, {}).ok());
 }
 
-// Storages lie where the header says, and the header has the digest that is known last.
-TEST(SafetensorsLayoutTest, AFileIsAContainerWithItsHeaderAround) {
+// Storages lie at the header's offsets, and the header includes the digest that is computed last.
+TEST(SafetensorsLayoutTest, LayoutIncludesTheHeader) {
   const std::vector<StoredArray> entries = {{"x", Dtype::kU8, {4}}, {"y", Dtype::kF32, {2}}};
   const auto storages = MakeSafetensorsStorages(entries, {{"k", "v"}, {kSourceFingerprintKey, ""}});
   ASSERT_TRUE(storages.ok());

@@ -30,7 +30,7 @@ TEST(WeightIndexTest, FilesAreSortedAndListedOnce) {
 }
 
 // A hostile index must not make the reader open a file outside of its directory.
-TEST(WeightIndexTest, FilesOfOtherDirectoriesAreRefused) {
+TEST(WeightIndexTest, RefusesFilesOfOtherDirectories) {
   for (const char* file : {R"("../secret.bin")", R"("/etc/passwd")", R"("sub/1.bin")", R"("..")", R"(".")",
                            R"("")", "7", "null"}) {
     const auto index = ReadIndexOf(fmt::format(R"({{"weight_map":{{"first":{}}}}})", file));
@@ -39,12 +39,12 @@ TEST(WeightIndexTest, FilesOfOtherDirectoriesAreRefused) {
   }
 }
 
-TEST(WeightIndexTest, WithoutTensorsItIsCorrupt) {
+TEST(WeightIndexTest, AnEmptyIndexIsCorrupt) {
   for (const char* json : {"{}", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":{"a")", ""})
     EXPECT_EQ(ReadIndexOf(json).status().kind(), StatusKind::kCorrupt) << json;
 }
 
-TEST(WeightIndexTest, AMisplacedRepeatedOrMissingTensorIsNamed) {
+TEST(WeightIndexTest, NamesMisplacedRepeatedAndMissingTensors) {
   WeightIndex index;
   index.file_of = {{"a", "1.bin"}, {"b", "2.bin"}};
   const auto check = [&](const std::vector<std::pair<std::string, std::string>>& found) {

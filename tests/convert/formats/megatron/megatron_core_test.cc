@@ -1,5 +1,5 @@
-// What is written for Megatron-Core beside tensors, against what the real programs have: every argument is
-// one of Megatron-LM's own (megatron_namespaces.json), of the type that it has there.
+// The values written for Megatron-Core besides tensors, against the real programs: every argument is
+// one of Megatron-LM's own (megatron_namespaces.json) and has the same type.
 #include "convert/formats/megatron/megatron_core.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ json WrittenArguments(const Topology& topology, const std::vector<int>& layers) 
   return CoreArguments(manifest, shape, topology, layers, state);
 }
 
-TEST(MegatronCoreTest, ArgumentsHaveTheNamesAndTypesOfMegatrons) {
+TEST(MegatronCoreTest, ArgumentsHaveMegatronsNamesAndTypes) {
   const json real = MegatronNamespace("megatron_lm", "gpt");
   const json written = WrittenArguments({.tp = 2, .pp = 2}, {3, 3});
   std::vector<std::string> others;
@@ -50,7 +50,7 @@ TEST(MegatronCoreTest, ArgumentsHaveTheNamesAndTypesOfMegatrons) {
   EXPECT_EQ(written["padded_vocab_size"], 64);  // 50, to a multiple of 8 * TP
 }
 
-TEST(MegatronCoreTest, UnevenStagesAreSaid) {
+TEST(MegatronCoreTest, RecordsUnevenStages) {
   EXPECT_FALSE(WrittenArguments({.pp = 2}, {3, 3}).contains("decoder_first_pipeline_num_layers"));
   const json uneven = WrittenArguments({.pp = 3}, {1, 3, 2});
   EXPECT_EQ(uneven["decoder_first_pipeline_num_layers"], 1);
@@ -60,7 +60,7 @@ TEST(MegatronCoreTest, UnevenStagesAreSaid) {
 }
 
 // opt_param_scheduler of Megatron-LM: all of its keys, or its loader fails.
-TEST(MegatronCoreTest, TheScheduleHasAllKeysOfMegatrons) {
+TEST(MegatronCoreTest, TheScheduleHasAllOfMegatronsKeys) {
   TrainingState state;
   state.consumed_samples = 800;
   state.scheduled_samples = 784;

@@ -1,4 +1,4 @@
-// Names and layer indices of Megatron-DeepSpeed's pipelines, as files of the two forks have them:
+// Names and layer indices of Megatron-DeepSpeed's pipelines, as in files of the two forks:
 // BigScience's counts functions around the transformer's layers, deepspeedai's does not.
 #include "convert/formats/megatron_model/local_model.h"
 
@@ -54,7 +54,7 @@ std::vector<int> LayersOf(const std::vector<LocalTensor>& held) {
   return layers;
 }
 
-TEST_F(LocalModelTest, APipelineOfDeepspeedaiCountsLayersFrom2) {
+TEST_F(LocalModelTest, DeepspeedaiPipelinesCountLayersFrom2) {
   const auto model = Plan(Gpt(false), {.tp = 2, .pp = 2, .zero = 1});
   ASSERT_TRUE(model.ok()) << model.status().message();
   EXPECT_EQ(model->names, LocalNames::kPipeline);
@@ -69,7 +69,7 @@ TEST_F(LocalModelTest, APipelineOfDeepspeedaiCountsLayersFrom2) {
                                            "7.lm_head.weight"}));
 }
 
-TEST_F(LocalModelTest, APipelineOfBigScienceHasFunctionsAroundItsLayers) {
+TEST_F(LocalModelTest, BigSciencePipelinesHaveFunctionsAroundTheLayers) {
   const auto model = Plan(Bloom(), {.tp = 1, .pp = 2, .zero = 1});
   ASSERT_TRUE(model.ok()) << model.status().message();
   EXPECT_TRUE(model->shape.bigscience);
@@ -79,7 +79,7 @@ TEST_F(LocalModelTest, APipelineOfBigScienceHasFunctionsAroundItsLayers) {
               IsSupersetOf({"5.input_layernorm.weight", "8.weight", "8.bias"}));
 }
 
-TEST_F(LocalModelTest, TheLastStageHoldsATiedEmbeddingAgain) {
+TEST_F(LocalModelTest, TheLastStageRepeatsATiedEmbedding) {
   const std::string tied = "tied_modules.embed.word_embeddings.weight";
   const auto model = Plan(Gpt(true), {.tp = 1, .pp = 2, .zero = 1});
   ASSERT_TRUE(model.ok()) << model.status().message();
@@ -96,7 +96,7 @@ TEST_F(LocalModelTest, TheLastStageHoldsATiedEmbeddingAgain) {
   for (const auto& held : untied->ranks) EXPECT_THAT(NamesOf(held), Not(Contains(tied)));
 }
 
-TEST_F(LocalModelTest, WithoutAPipelineNamesAreThoseOfTheLanguageModel) {
+TEST_F(LocalModelTest, WithoutAPipelineUsesNamesOfTheLanguageModel) {
   const auto model = Plan(Gpt(false), {.tp = 1, .pp = 1, .dp = 2, .zero = 2});
   ASSERT_TRUE(model.ok()) << model.status().message();
   EXPECT_EQ(model->names, LocalNames::kLanguage);
@@ -108,7 +108,7 @@ TEST_F(LocalModelTest, WithoutAPipelineNamesAreThoseOfTheLanguageModel) {
                     "language_model.encoder.final_layernorm.weight", "language_model.output_layer.weight"}));
 }
 
-TEST_F(LocalModelTest, AModelOfUnknownFamilyKeepsItsNamesOnOneRank) {
+TEST_F(LocalModelTest, AnUnknownFamilyKeepsItsNamesOnOneRank) {
   StepRecipe recipe = Gpt(true);
   recipe.model = nlohmann::json::object();
   const auto model = Plan(recipe, {.tp = 1, .pp = 1, .dp = 2, .zero = 1});
@@ -120,7 +120,7 @@ TEST_F(LocalModelTest, AModelOfUnknownFamilyKeepsItsNamesOnOneRank) {
               HasSubstr("choose --tp 1 --pp 1"));
 }
 
-TEST_F(LocalModelTest, WhatDeepSpeedDoesNotHaveIsRefused) {
+TEST_F(LocalModelTest, RefusesOptionsThatDeepSpeedLacks) {
   EXPECT_THAT(Plan(Gpt(true), {.tp = 1, .pp = 2, .zero = 2}).status().message(), HasSubstr("ZeRO 2"));
   EXPECT_THAT(Plan(Gpt(true), {.tp = 1, .pp = 2, .zero = 1, .virtual_stages = 2}).status().message(),
               HasSubstr("virtual stages"));

@@ -58,10 +58,10 @@ Status WriteConfig(const json& model) {
   return config.ok() ? CheckConfigFunction(family, model, *config) : config.status();
 }
 
-// A value that a field may have beside that of the model, and who has a place for it.
+// Another value of a field, and the formats that can store it.
 struct Case {
   std::string field;
-  json model;  // which it is a variant of
+  json model;  // of which it is a variant
   json value;
   bool core, deepspeed, hugging_face;
 };
@@ -124,13 +124,13 @@ std::vector<Case> Cases() {
   };
 }
 
-// Kept, or refused by the field's name; never anything between.
+// Kept, or refused by the field's name; nothing in between.
 void ExpectHeld(const Status& status, bool held, const Case& row, const char* writer) {
   const std::string what = row.field + " = " + row.value.dump() + ", " + writer;
   EXPECT_EQ(status.ok(), held) << what << ": " << status.message();
   if (status.ok()) return;
   const std::string name = row.field == "other" ? "config.logits_are_cubed" : row.field;
-  // Shown by its own name, or by that of what goes with it.
+  // Shown by its own name, or by that of a related field.
   const std::map<std::string, std::string> also = {{"gated_mlp", "activation"},
                                                    {"rotary_percent", "partial_rotary_factor"}};
   const auto other = also.find(name);
@@ -140,7 +140,7 @@ void ExpectHeld(const Status& status, bool held, const Case& row, const char* wr
       << what;
 }
 
-TEST(ModelFunctionTest, EachFieldOfEachWriterIsKeptOrRefusedByName) {
+TEST(ModelFunctionTest, EveryWriterKeepsOrRefusesEachField) {
   for (const Case& row : Cases()) {
     json model = row.model;
     EXPECT_TRUE(Write(model, MegatronProgram::kCore).ok() || row.field == "layer_types");
@@ -151,7 +151,7 @@ TEST(ModelFunctionTest, EachFieldOfEachWriterIsKeptOrRefusedByName) {
   }
 }
 
-TEST(ModelFunctionTest, EachFieldIsComparedAndHasACase) {
+TEST(ModelFunctionTest, ComparesEveryField) {
   const std::vector<Case> cases = Cases();
   for (const FunctionField& field : FunctionFields()) {
     const auto row = std::ranges::find(cases, field.name, &Case::field);
@@ -164,7 +164,7 @@ TEST(ModelFunctionTest, EachFieldIsComparedAndHasACase) {
   }
 }
 
-TEST(ModelFunctionTest, SpellingsOfOneFunctionAreEqual) {
+TEST(ModelFunctionTest, EquivalentSpellingsAreEqual) {
   const auto same = [](const json& model, const char* field, const json& a, const json& b) {
     return SameFunction(With(model, field, a), With(model, field, b), "it").ok();
   };
@@ -179,7 +179,7 @@ TEST(ModelFunctionTest, SpellingsOfOneFunctionAreEqual) {
   EXPECT_FALSE(same(Gpt2(), "activation", "gelu", "gelu_new"));
 }
 
-// What megatron-core and Megatron-DeepSpeed say by default, and one argument more.
+// The defaults of megatron-core and Megatron-DeepSpeed, and one more argument.
 json ReadArguments(const json& more, const json& of = {}, const std::vector<std::string>& allow = {}) {
   json args = {{"num_layers", 2},
                {"hidden_size", 32},
@@ -205,7 +205,7 @@ const json kSwiGlu = {{"swiglu", true},
                       {"normalization", "RMSNorm"},
                       {"position_embedding_type", "rope"}};
 
-TEST(MegatronFunctionTest, GeluIsTheTanhFormWhereItIsFusedWithItsBias) {
+TEST(MegatronFunctionTest, GeluFusedWithItsBiasIsTheTanhForm) {
   EXPECT_EQ(ReadArguments({})["activation"], "gelu_new");
   EXPECT_EQ(ReadArguments({{"bias_gelu_fusion", false}})["activation"], "gelu");
   EXPECT_EQ(ReadArguments({{"add_bias_linear", false}})["activation"], "gelu");
@@ -215,7 +215,7 @@ TEST(MegatronFunctionTest, GeluIsTheTanhFormWhereItIsFusedWithItsBias) {
   EXPECT_EQ(ReadArguments({{"glu_activation", "geglu"}})["activation"], "gelu");
 }
 
-TEST(MegatronFunctionTest, PositionsOfEachFork) {
+TEST(MegatronFunctionTest, ReadsThePositionsOfEachFork) {
   EXPECT_EQ(ReadArguments({{"rotary_base", 300}}, kSwiGlu)["rotary_base"], 300);
   EXPECT_EQ(ReadArguments({{"rope_theta", 300}}, kSwiGlu)["rotary_base"], 300);  // Megatron-DeepSpeed's
   EXPECT_EQ(ReadArguments({{"rotary_seq_len_interpolation_factor", 4}}, kSwiGlu)["rope_scaling"],
@@ -228,7 +228,7 @@ TEST(MegatronFunctionTest, PositionsOfEachFork) {
   EXPECT_EQ(ReadArguments({{"normalization", "rmsnorm"}})["normalization"], "RMSNorm");
 }
 
-TEST(MegatronFunctionTest, TheFamilyIsTheOneThatWasWrittenOrThatComputesIt) {
+TEST(MegatronFunctionTest, TakesTheRecordedOrTheComputedFamily) {
   EXPECT_EQ(ReadArguments({})["architecture"], "gpt2");
   EXPECT_EQ(ReadArguments({}, kSwiGlu)["architecture"], "llama");
   EXPECT_EQ(ReadArguments({{"cairn_architecture", "mistral"}}, kSwiGlu)["architecture"], "mistral");
@@ -246,7 +246,7 @@ TEST(MegatronFunctionTest, TheFamilyIsTheOneThatWasWrittenOrThatComputesIt) {
   EXPECT_THAT(WriteConfig(interleaved).message(), HasSubstr("rotary_interleaved is true"));
 }
 
-TEST(MegatronFunctionTest, WhatNoFieldMeansIsNamedUnlessItIsHarmlessOrSaysNothing) {
+TEST(MegatronFunctionTest, NamesUnknownArgumentsUnlessHarmlessOrUnset) {
   EXPECT_FALSE(
       ReadArguments({{"recompute_granularity", "selective"}, {"a_fork_of_ours", false}}).contains("other"));
   for (const auto& [name, value] : std::map<std::string, json>{{"mtp_num_layers", 1},
@@ -263,7 +263,7 @@ TEST(MegatronFunctionTest, WhatNoFieldMeansIsNamedUnlessItIsHarmlessOrSaysNothin
   EXPECT_FALSE(ReadArguments({{"a_fork_of_ours", "on"}}, {}, {"args.a_fork_of_ours"}).contains("other"));
 }
 
-TEST(ModelFunctionTest, KeysOfConfigJsonAreKnownHarmlessOrNamed) {
+TEST(ModelFunctionTest, UnknownKeysOfConfigJsonAreNamed) {
   json config = *ConfigOfModel(*FindArchitecture("llama"), Llama(), Dtype::kF32);
   config.update(
       {{"initializer_range", 0.02}, {"attention_dropout", 0.1}, {"_name_or_path", "x"}, {"new", false}});

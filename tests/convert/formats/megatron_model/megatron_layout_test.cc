@@ -1,4 +1,4 @@
-// What a tensor parallel rank of Megatron holds. Expected rows are those of megatron-core 0.16.1
+// The contents of a tensor parallel rank of Megatron. Expected rows are those of megatron-core 0.16.1
 // (transformer/attention.py, transformer/mlp.py, tensor_parallel/layers.py), written down by hand.
 #include "convert/formats/megatron_model/megatron_layout.h"
 
@@ -47,7 +47,7 @@ MegatronTensor OneTensor(const TrainingTensors& tensors, const MegatronShape& sh
 
 const MegatronShape kSmall{{.layers = 1, .hidden = 8, .heads = 4, .ffn = 6, .vocab = 101}};
 
-TEST(MegatronLayoutTest, AHeadsQueryKeyAndValueFollowEachOther) {
+TEST(MegatronLayoutTest, QueryKeyAndValueOfAHeadAreAdjacent) {
   const TrainingTensors tensors = Parameters({{"layers.0.attention.query.weight", {8, 8}},
                                               {"layers.0.attention.key.weight", {8, 8}},
                                               {"layers.0.attention.value.weight", {8, 8}}});
@@ -64,7 +64,7 @@ TEST(MegatronLayoutTest, AHeadsQueryKeyAndValueFollowEachOther) {
                   "layers.0.attention.value.weight 6:8 -> 10:12"));
 }
 
-TEST(MegatronLayoutTest, AGroupHasItsQueryHeadsThenOneKeyAndOneValue) {
+TEST(MegatronLayoutTest, AGroupHasQueryHeadsThenOneKeyAndOneValue) {
   MegatronShape shape = kSmall;
   shape.kv_heads = 2;
   const TrainingTensors tensors = Parameters({{"layers.0.attention.query.bias", {8}},
@@ -78,7 +78,7 @@ TEST(MegatronLayoutTest, AGroupHasItsQueryHeadsThenOneKeyAndOneValue) {
                                                    "layers.0.attention.value.bias 2:4 -> 6:8"));
 }
 
-TEST(MegatronLayoutTest, EachRankHasItsOwnHalvesOfAGatedMlp) {
+TEST(MegatronLayoutTest, EachRankHasItsHalvesOfAGatedMlp) {
   MegatronShape shape = kSmall;
   shape.modules = kLlamaModules;
   const TrainingTensors tensors =
@@ -94,7 +94,7 @@ TEST(MegatronLayoutTest, EachRankHasItsOwnHalvesOfAGatedMlp) {
               ElementsAre("layers.0.mlp.up.weight 0:3 -> 0:3", "layers.0.mlp.gate.weight 0:3 -> 3:6"));
 }
 
-TEST(MegatronLayoutTest, RowParallelWeightsAreCutAlongTheirColumns) {
+TEST(MegatronLayoutTest, RowParallelWeightsAreCutByColumns) {
   const TrainingTensors down = Parameters({{"layers.0.mlp.down.weight", {8, 6}}});
   const MegatronTensor weight = OneTensor(down, kSmall, 2, 1);
   EXPECT_EQ(weight.cuts, (std::vector<Cut>{{.dim = 1}}));
@@ -125,7 +125,7 @@ TEST(MegatronLayoutTest, TheVocabularyIsPaddedToAMultipleOfTp) {
   EXPECT_THAT(PartsOf(rank(2), words), ElementsAre("embedding.word.weight 101:101 -> 0:0"));
 }
 
-TEST(MegatronLayoutTest, TensorsComeInTheOrderOfRegistration) {
+TEST(MegatronLayoutTest, TensorsAreInTheOrderOfRegistration) {
   const TinyGpt model{.layers = 1, .hidden = 8, .heads = 4, .ffn = 8, .tied = false};
   TrainingTensors tensors;
   for (const ParameterSpec& spec : SpecsOf(model)) {
@@ -181,7 +181,7 @@ TEST(MegatronLayoutTest, TheShapeFollowsFromTheModelAndItsTensors) {
   }
 }
 
-TEST(MegatronLayoutTest, WhatDoesNotFitIsRefusedByName) {
+TEST(MegatronLayoutTest, RefusesUnknownAndIndivisibleTensorsByName) {
   const TrainingTensors router = Parameters({{"layers.0.mlp.router.weight", {4, 8}}});
   EXPECT_THAT(MegatronTensors(router, kSmall, {}, 0).status().message(),
               HasSubstr("layers.0.mlp.router.weight"));

@@ -1,4 +1,4 @@
-// Sizes of a model out of the arguments of real trainings: megatron_namespaces.json, of Megatron-LM d98e8a6
+// Sizes of a model from the arguments of real trainings: megatron_namespaces.json, of Megatron-LM d98e8a6
 // and Megatron-DeepSpeed 4efb479 (hidden size 64, 4 heads; "llama" has 2 groups of them and an FFN of 96).
 #include "convert/formats/megatron_model/megatron_model.h"
 
@@ -33,7 +33,7 @@ Result<Model> Read(const json& args, const std::map<std::string, uint64_t>& show
   return model;
 }
 
-TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {
+TEST(MegatronModelTest, ReadsTheSizesOfTheTraining) {
   for (const char* program : {"megatron_lm", "megatron_deepspeed"}) {
     const auto gpt = Read(ArgumentsOf(program, "gpt"));
     ASSERT_TRUE(gpt.ok()) << gpt.status().message();
@@ -56,7 +56,7 @@ TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {
   }
 }
 
-TEST(MegatronModelTest, TheVocabularyIsTheTrueOneWhereItIsKnown) {
+TEST(MegatronModelTest, UsesTheUnpaddedVocabularyIfKnown) {
   EXPECT_EQ(Read(ArgumentsOf("megatron_lm", "gpt"))->vocab, 61);
   EXPECT_EQ(Read(ArgumentsOf("megatron_deepspeed", "gpt"))->vocab, 128);  // vocab_size is None
   json args = ArgumentsOf("megatron_deepspeed", "gpt");
@@ -66,7 +66,7 @@ TEST(MegatronModelTest, TheVocabularyIsTheTrueOneWhereItIsKnown) {
   EXPECT_EQ(Read(args)->vocab, 128);
 }
 
-TEST(MegatronModelTest, WhatArgumentsLackComesFromTheTensorsOrIsAnError) {
+TEST(MegatronModelTest, MissingArgumentsComeFromTensorsOrAreErrors) {
   for (const char* name : {"num_layers", "hidden_size", "num_attention_heads", "padded_vocab_size"}) {
     json args = ArgumentsOf("megatron_lm", "gpt");
     const json value = args[name];
@@ -78,7 +78,7 @@ TEST(MegatronModelTest, WhatArgumentsLackComesFromTheTensorsOrIsAnError) {
   }
 }
 
-TEST(MegatronModelTest, BigSciencesGluHasItsGateLast) {
+TEST(MegatronModelTest, BigScienceGluHasTheGateLast) {
   json args = ArgumentsOf("megatron_deepspeed", "gpt");
   args["glu_activation"] = "geglu";
   const auto read = Read(args);
@@ -86,7 +86,7 @@ TEST(MegatronModelTest, BigSciencesGluHasItsGateLast) {
   EXPECT_TRUE(read->IsGated() && read->gate_last);
 }
 
-TEST(MegatronModelTest, LayersOfAHybridThatIsAGptAreHalvesOfIts) {
+TEST(MegatronModelTest, AHybridThatIsAGptHasHalvesOfLayers) {
   json args = ArgumentsOf("megatron_lm", "llama");
   const auto read = [&](const json& pattern) {
     args["hybrid_layer_pattern"] = pattern;

@@ -7,7 +7,7 @@ namespace {
 
 const ModelShape kShape{.layers = 1, .hidden = 8, .heads = 4, .vocab = 101};
 
-TEST(MegatronModulesTest, AFusedMatrixIsMadeOfCanonicalModulesThatAreCutAlike) {
+TEST(MegatronModulesTest, PartsOfAFusedMatrixAreCutAlike) {
   for (const MegatronModule& module : MegatronModules()) {
     ASSERT_FALSE(module.canonical.empty()) << module.name;
     for (const std::string_view name : module.canonical) {
@@ -19,7 +19,7 @@ TEST(MegatronModulesTest, AFusedMatrixIsMadeOfCanonicalModulesThatAreCutAlike) {
   }
 }
 
-TEST(MegatronModulesTest, NamesOfOtherProgramsAreFound) {
+TEST(MegatronModulesTest, FindsNamesOfOtherPrograms) {
   EXPECT_EQ(FindMegatronParameter("self_attention.linear_qkv.weight").module,
             FindMegatronParameter("attention.query_key_value.weight").module);
   EXPECT_TRUE(FindMegatronParameter("self_attention.linear_qkv.weight").module->is_qkv());
@@ -32,7 +32,7 @@ TEST(MegatronModulesTest, NamesOfOtherProgramsAreFound) {
   EXPECT_EQ(FindMegatronParameter("").module, nullptr);
 }
 
-TEST(MegatronModulesTest, TransformerEnginesLayersHaveTheNormsInTheirLinearModules) {
+TEST(MegatronModulesTest, TransformerEngineHasNormsInsideLinearModules) {
   const auto names_of = [](const char* name) {
     const MegatronModule& module = *FindMegatronParameter(name).module;
     return std::pair(module.CoreName("weight", /*local_spec=*/false), module.CoreName("weight", true));
@@ -47,7 +47,7 @@ TEST(MegatronModulesTest, TransformerEnginesLayersHaveTheNormsInTheirLinearModul
   EXPECT_EQ(names_of("final_layernorm.weight").first, "decoder.final_layernorm.weight");
 }
 
-TEST(MegatronModulesTest, NamesOfAllVersionsAreKnown) {
+TEST(MegatronModulesTest, KnowsTheNamesOfAllVersions) {
   for (const char* name : {"word_embeddings.weight", "attention.dense.bias",
                            "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
                            "mlp.linear_fc1.layer_norm_bias", "pre_mlp_layernorm.weight", "lm_head.weight"})

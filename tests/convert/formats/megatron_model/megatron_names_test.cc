@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-TEST(MegatronNamesTest, ALayerAndItsModuleInsideOfAnyWrappers) {
+TEST(MegatronNamesTest, ParsesLayerAndModuleInsideAnyWrappers) {
   for (const char* name :
        {"layers.3.self_attention.dense.weight", "language_model.encoder.layers.3.self_attention.dense.weight",
         "module.module.decoder.layers.3.self_attention.dense.weight"}) {
@@ -20,7 +20,7 @@ TEST(MegatronNamesTest, ALayerAndItsModuleInsideOfAnyWrappers) {
   }
 }
 
-TEST(MegatronNamesTest, ModulesOutsideOfLayersComeBeforeOrAfterThem) {
+TEST(MegatronNamesTest, ParsesModulesBeforeAndAfterTheLayers) {
   const auto embedding = ParseMegatronName("language_model.embedding.word_embeddings.weight");
   ASSERT_TRUE(embedding);
   EXPECT_EQ(embedding->layer, kBeforeLayers);
@@ -31,7 +31,7 @@ TEST(MegatronNamesTest, ModulesOutsideOfLayersComeBeforeOrAfterThem) {
 }
 
 // The head's copy of a tied embedding, on the last stage, is the embedding.
-TEST(MegatronNamesTest, TheHeadsCopyIsTheEmbedding) {
+TEST(MegatronNamesTest, MapsTheHeadsCopyToTheEmbedding) {
   const auto copy = ParseMegatronName("model.word_embeddings_for_head.weight");
   ASSERT_TRUE(copy);
   EXPECT_EQ(copy->layer, kBeforeLayers);

@@ -32,7 +32,7 @@ json FunctionOfNamespace(const json& args) {
   return facts;
 }
 
-// Other values of the same type; of none, a switch and a text.
+// Other values of the same type; for null, a switch and a text.
 std::vector<json> OthersOf(const json& value) {
   if (value.is_boolean()) return {value == false};
   if (value.is_number()) return {value.get<double>() * 3 + 7};
@@ -40,8 +40,8 @@ std::vector<json> OthersOf(const json& value) {
   return {true, "text"};
 }
 
-// The arguments of which another value is another function or is refused; of all others it is harmless. A
-// name and a line break each.
+// The arguments for which another value means another function or is refused; all others are harmless. A
+// name and a line break for each.
 std::string ArgumentsThatMean(const char* program) {
   std::set<std::string> names;
   for (const char* kind : {"gpt", "llama"}) {
@@ -66,7 +66,7 @@ std::string Lines(const char* text) {
   return lines;
 }
 
-TEST(MegatronNamespacesTest, NoArgumentIsUnknownAndTheFunctionIsRight) {
+TEST(MegatronNamespacesTest, ReadsAllArgumentsAndTheRightFunction) {
   for (const char* program : {"megatron_lm", "megatron_deepspeed"}) {
     const json gpt = FunctionOfNamespace(MegatronNamespace(program, "gpt"));
     EXPECT_FALSE(gpt.contains("other")) << gpt["other"];
@@ -91,9 +91,9 @@ TEST(MegatronNamespacesTest, NoArgumentIsUnknownAndTheFunctionIsRight) {
   }
 }
 
-// Judged one by one by the programs' sources: what is not here is how a model is trained, cut, stored, logged
-// or served, or acts only together with one that is here.
-TEST(MegatronNamespacesTest, WhatChangesTheFunctionIsMappedOrRefused) {
+// Judged one by one from the programs' sources: arguments that are not listed decide how a model is trained,
+// cut, stored, logged or served, or act only together with a listed one.
+TEST(MegatronNamespacesTest, ArgumentsThatChangeTheFunctionAreMappedOrRefused) {
   EXPECT_EQ(
       ArgumentsThatMean("megatron_lm"),
       Lines("activation_func_clamp_value add_bias_linear add_position_embedding add_qkv_bias "

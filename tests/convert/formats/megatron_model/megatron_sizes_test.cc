@@ -34,7 +34,7 @@ Result<std::map<std::string, uint64_t>> SizesOf(const json& args, const Megatron
   return SizesShown(*PickledJson(args)->root, shapes, 2);
 }
 
-TEST(MegatronSizesTest, SizesFollowFromTheShapesOfARank) {
+TEST(MegatronSizesTest, ComputesSizesFromTheShapesOfARank) {
   const auto sizes = SizesOf(json::object(), Shapes());
   ASSERT_TRUE(sizes.ok()) << sizes.status().message();
   EXPECT_THAT(*sizes,
@@ -43,7 +43,7 @@ TEST(MegatronSizesTest, SizesFollowFromTheShapesOfARank) {
                     Contains(Pair("ffn_hidden_size", 128)), Not(Contains(Key("num_key_value_heads")))));
 }
 
-TEST(MegatronSizesTest, GroupsFollowFromTheHeads) {
+TEST(MegatronSizesTest, ComputesGroupsFromTheHeads) {
   EXPECT_THAT(*SizesOf({{"num_attention_heads", 4}}, Shapes()), Contains(Pair("num_key_value_heads", 4)));
   MegatronShapes grouped = Shapes();
   grouped[{0, "self_attention.query_key_value.weight"}] = {32, 32};  // (4 + 2 * 2) * 8 / 2
@@ -57,7 +57,7 @@ TEST(MegatronSizesTest, GroupsFollowFromTheHeads) {
         << heads;
 }
 
-TEST(MegatronSizesTest, NamesOfMegatronCoreAreKnown) {
+TEST(MegatronSizesTest, KnowsTheNamesOfMegatronCore) {
   const MegatronShapes core = {{{kBeforeLayers, "word_embeddings.weight"}, {64, 32}},
                                {{1, "self_attention.linear_qkv.weight"}, {32, 32}},
                                {{1, "mlp.linear_fc1.weight"}, {96, 32}},

@@ -1,5 +1,5 @@
-// Where a training was, out of the top level of model_optim_rng.pt (Megatron-LM, training/checkpointing.py)
-// and mp_rank_XX_model_states.pt (DeepSpeed 0.19, runtime/engine.py).
+// The progress of a training, from the top level of model_optim_rng.pt (Megatron-LM,
+// training/checkpointing.py) and mp_rank_XX_model_states.pt (DeepSpeed 0.19, runtime/engine.py).
 #include "convert/formats/megatron_model/megatron_state.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ using nlohmann::json;
 
 json StateOf(const json& root) { return MegatronState(*PickledJson(root)->root); }
 
-TEST(MegatronStateTest, MegatronCountsInItsArguments) {
+TEST(MegatronStateTest, ReadsMegatronsCountersFromItsArguments) {
   const json root = {
       {"iteration", 1000},
       {"args", {{"consumed_train_samples", 16000}, {"lr", 0.1}}},
@@ -34,7 +34,7 @@ TEST(MegatronStateTest, MegatronCountsInItsArguments) {
                   {"param_groups", {{{"lr", 0.25}, {"step", 990}}, {{"lr", 0.25}, {"step", 990}}}}}));
 }
 
-TEST(MegatronStateTest, DeepSpeedCountsAtTheTopLevel) {
+TEST(MegatronStateTest, ReadsDeepSpeedsCountersAtTheTopLevel) {
   const json root = {{"global_steps", 7},
                      {"global_samples", 56},
                      {"skipped_steps", 2},
@@ -57,7 +57,7 @@ TEST(MegatronStateTest, DeepSpeedCountsAtTheTopLevel) {
 }
 
 // Megatron-DeepSpeed's client state is merged into DeepSpeed's.
-TEST(MegatronStateTest, MegatronsCountersWinOverDeepSpeeds) {
+TEST(MegatronStateTest, PrefersMegatronsCounters) {
   const json state = StateOf({{"global_steps", 9},
                               {"iteration", 10},
                               {"global_samples", 1},
@@ -67,7 +67,7 @@ TEST(MegatronStateTest, MegatronsCountersWinOverDeepSpeeds) {
   EXPECT_EQ(StateOf({{"total_iters", 12}})["iteration"], 12);  // of Megatron-LM v1
 }
 
-TEST(MegatronStateTest, EntriesThatAreNotReadAreLeftBehindByName) {
+TEST(MegatronStateTest, ReportsUnreadEntriesByName) {
   const json root = {{"iteration", 3},
                      {"model", json::object()},
                      {"tokens_so_far", 5},

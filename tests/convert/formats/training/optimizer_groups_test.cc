@@ -1,4 +1,4 @@
-// What of an optimizer a target writes, refuses by name, or leaves out where that is allowed.
+// The parts of an optimizer that a target writes, refuses by name, or leaves out if allowed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class Source final : public MadeSource {
   Manifest& facts() { return manifest_; }
 };
 
-// Four parameters under names of their own; timm's order: vectors without weight decay first.
+// Four parameters with unusual names; timm's order: vectors without weight decay first.
 std::vector<ParameterSpec> PlainSpecs() {
   return {{.name = "a.weight", .shape = {6, 5}},
           {.name = "a.bias", .shape = {6}},
@@ -59,7 +59,7 @@ TrainingTensors TensorsOf(const Source& source) {
   return ChooseTrainingTensors(source, std::nullopt).value();
 }
 
-TEST(OptimizerGroupsTest, AreThoseThatTheSourceSays) {
+TEST(OptimizerGroupsTest, FollowTheSource) {
   const Source source(PlainSpecs(), VectorsThenMatrices());
   const auto groups = GroupsOfSource(source.manifest().state["param_groups"], TensorsOf(source));
   ASSERT_TRUE(groups.ok()) << groups.status().message();
@@ -68,7 +68,7 @@ TEST(OptimizerGroupsTest, AreThoseThatTheSourceSays) {
   EXPECT_EQ(groups->hyper[1], json({{"lr", 0.5}, {"weight_decay", 0.25}}));
 }
 
-TEST(OptimizerGroupsTest, SilentPairsAreMatricesThenVectorsAndUnknownOnesARefusal) {
+TEST(OptimizerGroupsTest, UnnamedPairsAreMatricesThenVectorsOthersAreRefused) {
   Source source(PlainSpecs(), {{"iteration", 3}, {"param_groups", {{{"lr", 1}}, {{"lr", 2}}}}});
   const auto groups = GroupsOfSource(source.manifest().state["param_groups"], TensorsOf(source));
   EXPECT_THAT(groups->MembersOf(1), ElementsAre("a.bias", "b.bias"));
@@ -79,7 +79,7 @@ TEST(OptimizerGroupsTest, SilentPairsAreMatricesThenVectorsAndUnknownOnesARefusa
   EXPECT_THAT(Refusal("dcp", source), HasSubstr("a.bias has an optimizer's state but is in none"));
 }
 
-TEST(OptimizerGroupsTest, HyperParametersGoWithTheirParameters) {
+TEST(OptimizerGroupsTest, HyperParametersFollowTheirParameters) {
   const Source source(PlainSpecs(), VectorsThenMatrices());
   const TrainingTensors tensors = TensorsOf(source);
   TrainingState state;
@@ -105,7 +105,7 @@ TEST(OptimizerGroupsTest, HyperParametersGoWithTheirParameters) {
               AllOf(HasSubstr("not the weight_decay of a.bias"), HasSubstr("(--allow optimizer)")));
 }
 
-TEST(OptimizerGroupsTest, DeepSpeedsOrderIsTheSourcesOrThatOfRoundRobin) {
+TEST(OptimizerGroupsTest, DeepSpeedsOrderFollowsTheSourceOrRoundRobin) {
   const Source source(PlainSpecs(), VectorsThenMatrices());
   const TrainingTensors tensors = TensorsOf(source);
   TrainingState state = TrainingStateOf(source);
@@ -118,7 +118,7 @@ TEST(OptimizerGroupsTest, DeepSpeedsOrderIsTheSourcesOrThatOfRoundRobin) {
   EXPECT_THAT(WithoutRoundRobin({"0", "2", "4", "1", "3"}, 2), ElementsAre("0", "1", "2", "3", "4"));
 }
 
-TEST(OptimizerStatesTest, StepsOfEachParameterHaveAPlaceOrAreRefused) {
+TEST(OptimizerStatesTest, StepsByParameterAreKeptOrRefused) {
   Source source(PlainSpecs(), VectorsThenMatrices());
   for (ParameterSpec spec : PlainSpecs()) {
     spec.shape = {};
@@ -132,7 +132,7 @@ TEST(OptimizerStatesTest, StepsOfEachParameterHaveAPlaceOrAreRefused) {
   EXPECT_THAT(allowed->notes, testing::Contains(HasSubstr("all parameters get step 3")));
 }
 
-TEST(OptimizerStatesTest, OtherOptimizersAreHeldByNameOrRefused) {
+TEST(OptimizerStatesTest, OtherOptimizersAreKeptByNameOrRefused) {
   Source source(PlainSpecs(), VectorsThenMatrices());
   source.Add(PlainSpecs()[0], Role::kMaxExpAvgSq);
   EXPECT_TRUE(Plan("dcp", source).ok());
@@ -143,7 +143,7 @@ TEST(OptimizerStatesTest, OtherOptimizersAreHeldByNameOrRefused) {
   }
 }
 
-TEST(OptimizerStatesTest, AStepThatNobodySaysIsNotZero) {
+TEST(OptimizerStatesTest, AnUnknownStepIsNotZero) {
   json state = VectorsThenMatrices();
   state.erase("iteration");
   state.erase("optimizer_step");
@@ -173,7 +173,7 @@ class MegatronGroupsTest : public testing::Test {
   }
 };
 
-TEST_F(MegatronGroupsTest, AreItsOwnRuleForAnotherProgram) {
+TEST_F(MegatronGroupsTest, FollowMegatronsRuleForStepsOfOtherPrograms) {
   EXPECT_TRUE(Plan("megatron", Gpt(Decays(0.1, 0.0))).ok());
   EXPECT_THAT(Refusal("megatron", Gpt(Decays(0.0, 0.1))),
               HasSubstr("weight decay 0.1 for vectors and 0 for matrices"));
@@ -187,7 +187,7 @@ TEST_F(MegatronGroupsTest, AreItsOwnRuleForAnotherProgram) {
         HasSubstr("embedding.word.weight and embedding.position.weight differ in the optimizer's lr"));
 }
 
-TEST_F(MegatronGroupsTest, AUniversalCheckpointOfFusedTensorsHasOneStep) {
+TEST_F(MegatronGroupsTest, FusedTensorsOfAUniversalCheckpointShareOneStep) {
   Source source = Gpt(Decays(0.1, 0.0));
   EXPECT_TRUE(Plan("universal", source).ok());
   for (ParameterSpec spec : SpecsOf({})) {
@@ -198,7 +198,7 @@ TEST_F(MegatronGroupsTest, AUniversalCheckpointOfFusedTensorsHasOneStep) {
   EXPECT_TRUE(Plan("universal", source, {.allow_optimizer = true}).ok());
 }
 
-TEST_F(MegatronGroupsTest, ValuesOfAnotherKindAreNoException) {
+TEST_F(MegatronGroupsTest, MalformedValuesDoNotThrow) {
   json groups = Decays(0.1, 0.0);
   groups[1]["weight_decay"] = "none";
   EXPECT_TRUE(Plan("megatron", Gpt(groups)).ok());
@@ -209,7 +209,7 @@ TEST_F(MegatronGroupsTest, ValuesOfAnotherKindAreNoException) {
   EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("position_embedding"));
 }
 
-TEST_F(MegatronGroupsTest, MembersFollowFromWhatMegatronWritesIntoThem) {
+TEST_F(MegatronGroupsTest, MembersFollowFromMegatronsEntries) {
   json groups = {{{"wd_mult", 1.0}, {"default_config", true}},
                  {{"wd_mult", 1.0}, {"default_config", false}, {"max_lr", 0.3}},
                  {{"wd_mult", 0.0}, {"default_config", true}}};

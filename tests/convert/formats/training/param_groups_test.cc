@@ -44,7 +44,7 @@ TEST_F(OptimizerStateNamesTest, AdamHasTwoMomentsAndAStep) {
   EXPECT_EQ(AsInt(states->step), 12);
 }
 
-TEST_F(OptimizerStateNamesTest, EmptyStatesAreNone) {
+TEST_F(OptimizerStateNamesTest, EmptyStatesAreIgnored) {
   pickle_.Entry("momentum_buffer", nullptr);  // SGD without momentum
   const auto states = States();
   ASSERT_TRUE(states.ok()) << states.status().message();
@@ -52,7 +52,7 @@ TEST_F(OptimizerStateNamesTest, EmptyStatesAreNone) {
   EXPECT_EQ(states->step, nullptr);
 }
 
-TEST_F(OptimizerStateNamesTest, AStateOfOneNumberIsNotOfTheParametersShape) {
+TEST_F(OptimizerStateNamesTest, AScalarStateIsNotOfTheParametersShape) {
   Tensor("mu_product", {});
   Tensor("exp_avg", {4});
   const auto states = States();
@@ -67,7 +67,7 @@ TEST_F(OptimizerStateNamesTest, AnUnknownStateIsRefusedByName) {
   EXPECT_THAT(States().status().message(), HasSubstr("exp_avg_cubed of layers.0.weight"));
 }
 
-// Masters are not a state of torch's optimizers, and weights of none.
+// Masters are not a state of torch's optimizers, and weights of no optimizer.
 TEST_F(OptimizerStateNamesTest, RolesThatAreNotStatesAreRefused) {
   Tensor("master", {4});
   EXPECT_THAT(States().status().message(), HasSubstr("master of layers.0.weight"));

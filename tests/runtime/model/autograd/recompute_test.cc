@@ -1,4 +1,4 @@
-// What recomputation changes (nothing of losses and gradients, dropout included) and what it saves: bytes
+// Recomputation does not change losses and gradients, dropout included, and saves memory: bytes
 // that live between the forward and the backward pass.
 #include "runtime/model/autograd/recompute.h"
 
@@ -56,9 +56,9 @@ struct Passes {
 };
 
 Passes RunPasses(const TrainConfig& config) {
-  const SidesApart apart;  // host memory is then not libtorch's, and is counted by itself
+  const SidesApart apart;  // host memory is then not libtorch's, and is counted separately
   at::set_num_threads(1);  // of so little work
-  const LiveBytes live;    // from here on: what was allocated before and is freed within is not counted right
+  const LiveBytes live;    // from here on: memory allocated before and freed within is not counted correctly
   const std::vector<ParameterSpec> specs = GptSpecs(config);
   FlatParameters parameters(specs, *LayoutOf(specs, {}, 0), 1, config.dtype(), at::kCPU);
   const ParallelDims dims;
@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
             [](TrainConfig& c) { Full(c), c.checkpoint_in_cpu = true, c.recompute_num_layers = 2; }}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(RecomputeMemoryTest, KeepsTheInputOfEachGroupAndNoMore) {
+TEST(RecomputeMemoryTest, KeepsOnlyTheInputOfEachGroup) {
   TrainConfig config = FourLayers();
   const int64_t nothing_recomputed = RunPasses(config).kept;
   Full(config);
@@ -172,8 +172,8 @@ TEST(RecomputeMemoryTest, KeepsTheInputOfEachGroupAndNoMore) {
   EXPECT_EQ(RunPasses(config).kept, each);
 }
 
-// The weights of attention alone: b * heads * s * s, as probabilities, and after dropout.
-TEST(RecomputeMemoryTest, SelectiveKeepsNoWeightsOfAttention) {
+// Only the weights of attention: b * heads * s * s, as probabilities, and after dropout.
+TEST(RecomputeMemoryTest, SelectiveRecomputationKeepsNoAttentionWeights) {
   TrainConfig config = FourLayers();
   const int64_t nothing_recomputed = RunPasses(config).kept;
   config.recompute_granularity = "selective";

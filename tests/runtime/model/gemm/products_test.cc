@@ -38,7 +38,7 @@ TEST(ProductsTest, SixteenBitFactorsAreRoundedOnceAtTheEnd) {
   ExpectProductsOf(at::kHalf);
 }
 
-TEST(ProductsTest, ACpuThatDoesNotMultiplyBf16DoesItInFp32) {
+TEST(ProductsTest, CpusWithoutBf16ProductsUseFp32) {
   const WithoutOneDnn without;
   EXPECT_FALSE(HasBf16Products());
   EXPECT_FALSE(HasTiles(at::kBFloat16));

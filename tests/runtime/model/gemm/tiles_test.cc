@@ -17,7 +17,7 @@ double Worst(const Tensor& a, const Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
-// What `forward` gives, and the gradient of its input for an output gradient that is not flat.
+// The result of `forward`, and the gradient of its input for an output gradient that is not constant.
 std::pair<Tensor, Tensor> WithGradient(const Tensor& input,
                                        const std::function<Tensor(const Tensor&)>& forward) {
   const Tensor leaf = input.detach().requires_grad_(true);
@@ -64,7 +64,7 @@ TEST_P(TilesTest, TheNumberOfThreadsChangesNoBit) {
   EXPECT_TRUE(at::equal(one, many));
 }
 
-TEST_P(TilesTest, ActivationsAreLibtorchsInDouble) {
+TEST_P(TilesTest, ActivationsEqualLibtorchsInDouble) {
   const Tensor x = Random({3, 7, 46}) * 6;  // far into both tails
   const auto expect_same = [&](const std::function<Tensor(const Tensor&)>& ours,
                                const std::function<Tensor(const Tensor&)>& theirs) {
@@ -79,9 +79,9 @@ TEST_P(TilesTest, ActivationsAreLibtorchsInDouble) {
               [](const Tensor& t) { return at::silu(t.narrow(-1, 0, 23)) * t.narrow(-1, 23, 23); });
 }
 
-TEST_P(TilesTest, PairsAreTurnedByTheirAngles) {
+TEST_P(TilesTest, RotatesPairsByTheirAngles) {
   constexpr int64_t kPairs = 3, kHead = 8;
-  const Tensor x = Random({2, 9, 4, 2 * kHead}).narrow(-1, 0, kHead);  // heads that do not touch
+  const Tensor x = Random({2, 9, 4, 2 * kHead}).narrow(-1, 0, kHead);  // heads that are not adjacent
   const Tensor turns =
       at::outer(at::arange(9, at::kDouble), at::pow(100.0, -at::arange(kPairs, at::kDouble) / kPairs))
           .unsqueeze(1);

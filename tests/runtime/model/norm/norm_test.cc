@@ -71,7 +71,7 @@ struct NormOutputs {
   NormGrads backward;
 };
 
-// What training does on the device of the inputs.
+// The training's operations on the device of the inputs.
 NormOutputs ByProduct(const NormInputs& in) {
   NormOutputs out;
   out.forward = NormForwardOf(in.x, in.residual, in.mask, in.settings);
@@ -79,7 +79,7 @@ NormOutputs ByProduct(const NormInputs& in) {
   return out;
 }
 
-// What a block of a GPU's threads is, on a CPU.
+// A block of GPU threads, on a CPU.
 class ThreadTeam {
  public:
   struct Shared {
@@ -258,7 +258,7 @@ TEST(NormTest, NoBitDependsOnTheNumberOfThreads) {
   EXPECT_TRUE(at::equal(one.backward.weights, three.backward.weights));
 }
 
-// The seam to autograd: gradients of weights are added to what is there, those of residual and block
+// The seam to autograd: gradients of weights are added to the existing ones, those of residual and block
 // returned.
 TEST(NormTest, AfterAResidualBothResultsCarryGradients) {
   const NormInputs in({.residual = true, .drops = true});
@@ -296,7 +296,7 @@ template <typename T>
 void ExpectRoundsAsLibtorch(at::ScalarType type) {
   const Tensor bits = at::arange(0, 1 << 16, at::kInt).to(at::kShort);
   const Tensor narrow = bits.view(type), wide = narrow.to(at::kFloat);
-  // Each value, the middle to the next one, and what lies just beside the middle.
+  // Each value, the midpoint to the next one, and the values next to the midpoint.
   const Tensor next = wide.roll(-1),
                middle = (wide.to(at::kDouble) + next.to(at::kDouble)).div(2).to(at::kFloat);
   const double infinity = std::numeric_limits<double>::infinity();
@@ -322,7 +322,7 @@ void ExpectRoundsAsLibtorch(at::ScalarType type) {
   }
 }
 
-TEST(NarrowFloatTest, RoundsAndWidensAsLibtorch) {
+TEST(NarrowFloatTest, RoundsAndWidensLikeLibtorch) {
   ExpectRoundsAsLibtorch<Bf16>(at::kBFloat16);
   ExpectRoundsAsLibtorch<Fp16>(at::kHalf);
 }
@@ -332,8 +332,8 @@ TEST(NormOnGpuTest, EqualsFp64) {
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
   const auto there = [&](const Tensor& t) { return t.defined() ? t.to(gpu) : t; };
   for (const NormCase& c : NormCases()) {
-    // The GPU has kernels for weights of the activations' type; others are libtorch's operations, which round
-    // more often.
+    // The GPU has kernels for weights of the activations' type; for others libtorch's operations are used,
+    // which round more often.
     if (c.learns && c.weight_type != c.type) continue;
     for (const int64_t width : {37, 4096, 8192}) {  // sums of the last do not fit a block's shared memory
       SCOPED_TRACE(fmt::format("{}, width {}", NameOf(c), width));

@@ -24,7 +24,7 @@ TEST_F(MemorySideTest, BytesAreCountedWhileTheyAreInUse) {
   EXPECT_EQ(BytesOn(Side::kDevice), 400);
 }
 
-TEST_F(MemorySideTest, CopiesBetweenBothSides) {
+TEST_F(MemorySideTest, CopiesBetweenHostAndDevice) {
   const at::Tensor device = ZerosOn(Side::kDevice, at::kCPU, 4, at::kFloat);
   const at::Tensor host = ZerosOn(Side::kHost, at::kCPU, 4, at::kFloat);
   {
@@ -38,7 +38,7 @@ TEST_F(MemorySideTest, CopiesBetweenBothSides) {
   EXPECT_EQ(device.sum().item<float>(), 12);
 }
 
-TEST_F(MemorySideTest, ATouchFromTheWrongSideEndsTheProgram) {
+TEST_F(MemorySideTest, AccessFromTheWrongSideEndsTheProgram) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const at::Tensor device = ZerosOn(Side::kDevice, at::kCPU, 4, at::kFloat);
   const at::Tensor host = ZerosOn(Side::kHost, at::kCPU, 4, at::kFloat);
@@ -51,7 +51,7 @@ TEST_F(MemorySideTest, ATouchFromTheWrongSideEndsTheProgram) {
       "");
 }
 
-TEST(MemorySidesOfACpuTest, AreOneOutsideOfTests) {
+TEST(MemorySidesOfACpuTest, AreEqualOutsideOfTests) {
   EXPECT_FALSE(SidesDiffer(at::kCPU));
   ZerosOn(Side::kHost, at::kCPU, 4, at::kFloat).fill_(1);
 }

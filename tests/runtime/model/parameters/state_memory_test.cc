@@ -6,11 +6,11 @@
 namespace cairn {
 namespace {
 
-TEST(StateMemoryTest, TheErrorNamesThePartAndItsSize) {
+TEST(StateMemoryTest, NamesThePartAndItsSize) {
   constexpr uint64_t kElements = uint64_t{1} << 50;  // more than there are addresses
   try {
     StateZeros("the gradients", Side::kDevice, at::kCPU, kElements, at::kFloat);
-    FAIL() << "there was memory";
+    FAIL() << "the allocation succeeded";
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     EXPECT_NE(text.find("out of memory: the gradients of this rank need 4503599.63 GB"), std::string::npos)
@@ -20,7 +20,7 @@ TEST(StateMemoryTest, TheErrorNamesThePartAndItsSize) {
   EXPECT_EQ(StateZeros("the weights", Side::kDevice, at::kCPU, 3, at::kFloat).numel(), 3);
 }
 
-TEST(StateMemoryTest, LibtorchsMessagesBecomeALine) {
+TEST(StateMemoryTest, ShortensLibtorchsMessagesToOneLine) {
   const auto cpu = OutOfMemoryLine(
       "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
       "to "

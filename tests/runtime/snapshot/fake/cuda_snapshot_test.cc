@@ -25,7 +25,7 @@ Result<std::unique_ptr<DeviceSnapshot>> New(const CudaSnapshotOptions& options) 
   return std::unique_ptr<DeviceSnapshot>(snapshot);
 }
 
-// State, and what HostSnapshot makes of it.
+// State, and HostSnapshot's result for it.
 struct Expected {
   explicit Expected(RandomPieces from) : made(std::move(from)), arena(made.arena_bytes, kGarbage) {
     const auto host = NewHostSnapshot();
@@ -38,7 +38,7 @@ struct Expected {
   SnapshotDigests digests;
 };
 
-// What a saver does while the arena fills: it reads what WaitFor says is there.
+// As a saver does while the arena fills: it reads the bytes that WaitFor reports.
 bool FillsInOrder(DeviceSnapshot& snapshot, std::span<const std::byte> arena,
                   std::span<const std::byte> expected) {
   constexpr uint64_t kRead = 256 << 10;
@@ -51,8 +51,8 @@ bool FillsInOrder(DeviceSnapshot& snapshot, std::span<const std::byte> arena,
   return same;
 }
 
-// The trainer around a snapshot: the compute stream makes the state just before Begin and spoils it just
-// behind the fence, whatever the streams are at by then.
+// The trainer around a snapshot: the compute stream writes the state just before Begin and overwrites it just
+// after the fence, wherever the streams are by then.
 Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const Expected& expected,
                               std::span<const std::byte> arena) {
   const RandomPieces& made = expected.made;
@@ -74,7 +74,7 @@ Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const Expected& expected
   return digests;
 }
 
-TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceAtAnyPaceOfStreams) {
+TEST(CudaSnapshotTest, CopiesTheStateBeforeTheFenceAtAnyPaceOfStreams) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 6; ++round) {
     const Expected expected(MakeRandomPieces(20, 14 << 20, random));
@@ -92,7 +92,7 @@ TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceAtAnyPaceOfStreams) {
   }
 }
 
-TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
+TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsReported) {
   std::mt19937_64 random(2);
   RandomPieces made;
   made.data = RandomBytes(2 * kChunkBytes + 100, random);  // three windows for two slots
@@ -122,7 +122,7 @@ TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
     ASSERT_FALSE(digests.ok()) << "call " << call;
     EXPECT_TRUE(digests.status().message().find("unknown error") != std::string::npos)
         << digests.status().message();
-    // The next snapshot works, whatever the failed one left behind, and that one touches its arena no more.
+    // The next snapshot works, and the failed one does not touch its arena again.
     std::ranges::fill(arena, kGarbage);
     std::vector<std::byte> next_arena(kPageBytes);
     if (last == nullptr || !last->SetArena(next_arena).ok()) continue;

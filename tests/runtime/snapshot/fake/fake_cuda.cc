@@ -56,7 +56,7 @@ struct CUstream_st {
 };
 
 namespace {
-// Records are numbered; one is complete when its stream has come to it.
+// Records are numbered; one is complete when its stream has reached it.
 struct Event {
   std::mutex mutex;
   std::condition_variable changed;
@@ -73,7 +73,7 @@ struct Event {
 };
 }  // namespace
 
-// An event may be destroyed while streams still have to come to it.
+// An event may be destroyed before streams have reached it.
 struct CUevent_st {
   std::shared_ptr<Event> event = std::make_shared<Event>();
 };

@@ -1,5 +1,5 @@
-// As much of the CUDA runtime as cuda_snapshot.cc calls, on threads of the CPU: each stream is a thread that
-// works off its queue with random pauses, so that what is not ordered by an event happens in any order.
+// The part of the CUDA runtime that cuda_snapshot.cc calls, on CPU threads: each stream is a thread that
+// processes its queue with random pauses, so that operations not ordered by an event happen in any order.
 // Kernels run as their CPU twins. Linked in place of libcudart and snapshot_kernels.cu.
 #pragma once
 

@@ -64,7 +64,7 @@ TEST_F(GpuSnapshotTest, TheModuleLoadsAndRefusesASlotSmallerThanAChunk) {
   EXPECT_EQ(made.status().kind(), StatusKind::kInvalidArgument) << made.status().message();
 }
 
-TEST_F(GpuSnapshotTest, SameAsTwinAndAsMemcpy) {
+TEST_F(GpuSnapshotTest, EqualsTheTwinAndMemcpy) {
   const CudaSnapshotOptions options{.slot_bytes = 8 << 20, .slots = 3};
   Open(options);
   if (snapshot_ == nullptr) return;
@@ -91,7 +91,7 @@ TEST_F(GpuSnapshotTest, SameAsTwinAndAsMemcpy) {
   }
 }
 
-// The compute stream overwrites the state right behind the fence; the arena must still hold the old one.
+// The compute stream overwrites the state right after the fence; the arena must still hold the old one.
 TEST_F(GpuSnapshotTest, AFenceKeepsTheSourcesUntilTheyAreRead) {
   Open({.slot_bytes = 8 << 20});
   if (snapshot_ == nullptr) return;
@@ -116,7 +116,7 @@ TEST_F(GpuSnapshotTest, AFenceKeepsTheSourcesUntilTheyAreRead) {
   ASSERT_TRUE(snapshot_->SetArena({}).ok());
 }
 
-TEST_F(GpuSnapshotTest, OneAtATimeAndNoneBeyondTheArena) {
+TEST_F(GpuSnapshotTest, RefusesASecondSnapshotAndOverflowOfTheArena) {
   Open();
   if (snapshot_ == nullptr) return;
   const DeviceBytes device = ToDevice(std::vector<std::byte>(kPageBytes));

@@ -39,7 +39,7 @@ BundlePlan PlanFor(const std::vector<ArchiveMember>& members, bool all, const st
 
 using Steps = std::vector<std::vector<int64_t>>;
 
-TEST(BundlePlanTest, ABundleIsMadeAsSoonAsItsSizeWaits) {
+TEST(BundlePlanTest, MakesABundleWhenEnoughBytesWait) {
   const auto few = PlanFor({Member(1, 40), Member(2, 40)}, false);
   EXPECT_TRUE(few.bundles.empty());
   EXPECT_EQ(few.waiting_members, 2u);
@@ -51,7 +51,7 @@ TEST(BundlePlanTest, ABundleIsMadeAsSoonAsItsSizeWaits) {
   EXPECT_EQ(enough.bundles[0].why, "they reach the size of a bundle");
 }
 
-TEST(BundlePlanTest, LargeUnprovenAndPassedOverMembersStayAsTheyAre) {
+TEST(BundlePlanTest, LeavesOutLargeUnprovenAndExcludedMembers) {
   auto unproven = Member(3, 90);
   unproven.state = MemberState::kDamaged;
   const auto passed = Member(4, 90);
@@ -60,7 +60,7 @@ TEST(BundlePlanTest, LargeUnprovenAndPassedOverMembersStayAsTheyAre) {
   EXPECT_EQ(StepsOf(plan), (Steps{{2, 5}}));
 }
 
-TEST(BundlePlanTest, WhatIsLeftIsBundledOnDemandAndJoinsABundleWithRoomIfItIsSmall) {
+TEST(BundlePlanTest, OnDemandBundlesTheRestAndFillsExistingPlans) {
   EXPECT_EQ(StepsOf(PlanFor({Member(1, 10), Member(2, 10)}, true)), (Steps{{1, 2}}));
   EXPECT_EQ(PlanFor({Member(1, 10), Member(2, 10)}, true).bundles[0].why, "nothing is left to add");
   EXPECT_EQ(StepsOf(PlanFor({Member(1, 60), Member(2, 60), Member(3, 10), Member(4, 10)}, true)),
@@ -70,7 +70,7 @@ TEST(BundlePlanTest, WhatIsLeftIsBundledOnDemandAndJoinsABundleWithRoomIfItIsSma
   EXPECT_TRUE(PlanFor({Member(1, 10)}, true).bundles.empty());  // one file for one gains nothing
 }
 
-TEST(BundlePlanTest, BundlesAreLeftAlone) {
+TEST(BundlePlanTest, ExistingBundlesAreKept) {
   const std::string small = "gpt-bundle-00000001-00000002.aaaaaaaa.tar";
   const auto plan =
       PlanFor({Member(1, 20, small), Member(2, 20, small), Member(3, 40), Member(4, 70)}, false);
@@ -89,7 +89,7 @@ TEST(BundlePlanTest, NoTwoMembersOfABundleShareADirectory) {
   EXPECT_EQ(plan.waiting_members, 1u);
 }
 
-TEST(BundlePlanTest, FormsKeepToThemselvesUnlessTheyAreTooSmall) {
+TEST(BundlePlanTest, FormsAreBundledSeparatelyUnlessTooSmall) {
   std::vector<ArchiveMember> members = {Member(1, 30), Member(2, 30), Member(3, 30), Member(4, 30)};
   for (const size_t i : {1, 2}) {
     members[i].record->form = Form::kWeights;
@@ -100,7 +100,7 @@ TEST(BundlePlanTest, FormsKeepToThemselvesUnlessTheyAreTooSmall) {
   EXPECT_EQ(StepsOf(PlanFor(members, true)), (Steps{{1, 4, 2, 3}}));
 }
 
-TEST(BundlePlanTest, NoBundleIsLargerThanTheMost) {
+TEST(BundlePlanTest, NoBundleExceedsTheMaximum) {
   const BundleSizes tight{.least = 50, .target = 100, .most = 100};
   const auto plan = PlanBundles({Member(1, 70), Member(2, 70), Member(3, 30)}, tight, false,
                                 [](const std::string&) { return false; });

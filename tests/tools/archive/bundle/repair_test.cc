@@ -1,4 +1,4 @@
-// What a damaged member is made whole from, and that it does not count as stored until it is.
+// The sources from which a damaged member is repaired. Until then it does not count as stored.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -56,12 +56,12 @@ class RepairTest : public testing::Test {
   const Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
-TEST_F(RepairTest, WeightsAreTakenFromTheirStepAgain) {
+TEST_F(RepairTest, RepairsWeightsFromTheirStep) {
   const ArchiveMember weights = Damage(Run(/*weights=*/true).record);
   ExpectRepaired(weights, source_);
 }
 
-TEST_F(RepairTest, WeightsAreTakenFromTheFullCopyInTheStore) {
+TEST_F(RepairTest, RepairsWeightsFromTheFullCopyInTheStore) {
   const ArchiveRecord full = Run(/*weights=*/false).record;
   const ArchiveMember weights = Damage(Run(/*weights=*/true).record);
   stdfs::remove_all(dir_ / "gpt");
@@ -69,7 +69,7 @@ TEST_F(RepairTest, WeightsAreTakenFromTheFullCopyInTheStore) {
   EXPECT_EQ(DescribeTar({store_, weights.tar}).record->source, source_);
 }
 
-TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
+TEST_F(RepairTest, DoesNotRepairWeightsWithoutAStep) {
   const ArchiveMember weights = Damage(Run(/*weights=*/true).record);
   stdfs::remove_all(dir_ / "gpt");
   StepRecipe other = RecipeOf({.layers = 1}, {});
@@ -79,7 +79,7 @@ TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
   EXPECT_EQ(ListStore(store_)->size(), 1u);
 }
 
-TEST_F(RepairTest, WhatIsStoredAgainGetsTheParityThatItHad) {
+TEST_F(RepairTest, ARepairedMemberKeepsItsParity) {
   for (const double share : {0.01, 0.05}) {
     const auto stored = Archive(store_, {{source_, true}}, {.parity = share}, {});
     ASSERT_TRUE(stored.ok()) << stored.status().message();
@@ -96,7 +96,7 @@ TEST_F(RepairTest, WhatIsStoredAgainGetsTheParityThatItHad) {
   }
 }
 
-TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
+TEST_F(RepairTest, StoresADamagedMemberAgain) {
   for (const bool weights : {false, true}) {
     const ArchiveRecord record = Run(weights).record;
     EXPECT_FALSE(Run(weights).stored);

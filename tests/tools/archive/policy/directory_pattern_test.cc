@@ -31,7 +31,7 @@ class DirectoryPatternTest : public testing::Test {
   Paths problems_;
 };
 
-TEST_F(DirectoryPatternTest, MeansWhatAShellWould) {
+TEST_F(DirectoryPatternTest, MatchesLikeAShell) {
   EXPECT_EQ(Match("a*"), (Paths{"a1", "a2"}));
   EXPECT_EQ(Match("a*/gpt"), (Paths{"a1/gpt", "a2/gpt"}));
   EXPECT_EQ(Match("*/gpt"), (Paths{"[x]/gpt", "a1/gpt", "a2/gpt"}));
@@ -44,13 +44,13 @@ TEST_F(DirectoryPatternTest, MeansWhatAShellWould) {
   EXPECT_EQ(problems_, Paths());
 }
 
-TEST_F(DirectoryPatternTest, ADirectoryOfTwoNamesIsThereOnce) {
+TEST_F(DirectoryPatternTest, ListsADirectoryWithTwoNamesOnce) {
   std::filesystem::create_directory_symlink(dir_ / "a1", dir_ / "a9");
   EXPECT_EQ(Match("a*"), (Paths{"a1", "a2"}));
 }
 
-TEST_F(DirectoryPatternTest, WhatCannotBeLookedIntoIsNamed) {
-  std::filesystem::create_directory_symlink("a4", dir_ / "a4");  // goes round
+TEST_F(DirectoryPatternTest, NamesDirectoriesThatCannotBeRead) {
+  std::filesystem::create_directory_symlink("a4", dir_ / "a4");  // a cycle
   for (const char* pattern : {"a*/gpt", "a*/g*", "a4"}) {
     (void)Match(pattern);
     ASSERT_EQ(problems_.size(), 1u) << pattern;
@@ -59,7 +59,7 @@ TEST_F(DirectoryPatternTest, WhatCannotBeLookedIntoIsNamed) {
   EXPECT_EQ(Match("a*/gpt"), (Paths{"a1/gpt", "a2/gpt"}));  // the others still are
 }
 
-TEST_F(DirectoryPatternTest, APathNeedNotBeThereToBeMeant) {
+TEST_F(DirectoryPatternTest, MatchesPathsThatDoNotExist) {
   EXPECT_TRUE(MeansPath("/s/e*/{ckpt,gpt}", "/s/e7/gpt"));
   EXPECT_FALSE(MeansPath("/s/e*", "/s/e7/gpt"));
   EXPECT_TRUE(MeansPath(LiteralPattern("/s/[a]{b,c}*"), "/s/[a]{b,c}*"));

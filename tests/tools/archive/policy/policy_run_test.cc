@@ -64,7 +64,7 @@ class PolicyRunTest : public testing::Test {
   Lines events_;
 };
 
-TEST_F(PolicyRunTest, StoresWhatIsAskedForOnce) {
+TEST_F(PolicyRunTest, StoresRequestedMembersOnce) {
   RunReport report = Run();
   EXPECT_EQ(report.failures, Lines{});
   EXPECT_EQ(report.stored_members, 2u);
@@ -76,7 +76,7 @@ TEST_F(PolicyRunTest, StoresWhatIsAskedForOnce) {
   EXPECT_EQ(events_, Lines{});
 }
 
-TEST_F(PolicyRunTest, RemovesASourceOnceAnotherStepStays) {
+TEST_F(PolicyRunTest, RemovesASourceIfAnotherStepStays) {
   policy_.delete_source = true;
   const RunReport report = Run();
   EXPECT_EQ(report.failures, Lines{});
@@ -84,7 +84,7 @@ TEST_F(PolicyRunTest, RemovesASourceOnceAnotherStepStays) {
   EXPECT_TRUE(stdfs::exists(dir_ / "gpt/step-00000020"));
 }
 
-TEST_F(PolicyRunTest, ASourceThatFailsEndsNothing) {
+TEST_F(PolicyRunTest, AFailedSourceDoesNotStopTheRun) {
   const std::string shard = dir_ / "gpt/step-00000010/shard-00000.h5";
   stdfs::resize_file(shard, stdfs::file_size(shard) - 1);
   const RunReport report = Run();
@@ -95,7 +95,7 @@ TEST_F(PolicyRunTest, ASourceThatFailsEndsNothing) {
   EXPECT_FALSE(report.ok());
 }
 
-TEST_F(PolicyRunTest, PrunesWhatNoClassAsksForAnyMore) {
+TEST_F(PolicyRunTest, PrunesMembersThatNoClassKeeps) {
   Run();
   policy_.classes = {{.last = 1}};
   policy_.delete_stored = true;
@@ -104,7 +104,7 @@ TEST_F(PolicyRunTest, PrunesWhatNoClassAsksForAnyMore) {
   EXPECT_EQ(events_, Lines{"pruned gpt@10"});
 }
 
-TEST_F(PolicyRunTest, AQuotaThatIsFullIsAFailureOfTheReport) {
+TEST_F(PolicyRunTest, AFullQuotaIsReportedAsAFailure) {
   policy_.quota_bytes = 1000;
   const RunReport report = Run();
   EXPECT_FALSE(report.ok());

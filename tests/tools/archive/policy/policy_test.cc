@@ -42,7 +42,7 @@ TEST(PolicyTest, ReadsEveryKey) {
   EXPECT_EQ(policy->status, "/tape/store/status.json");
 }
 
-TEST(PolicyTest, MistakesAreNamedWithTheirLine) {
+TEST(PolicyTest, NamesMistakesWithTheirLine) {
   const auto message = [](const std::string& text) { return ParsePolicy(text, "p.toml").status().message(); };
   const std::string head = "store = \"s\"\nruns = [\"r\"]\n";
   EXPECT_EQ(message(head + "purge_dayz = 3\n"),
@@ -62,7 +62,7 @@ TEST(PolicyTest, MistakesAreNamedWithTheirLine) {
   EXPECT_NE(message(head + "[delete]\nall = true\n").find("p.toml:4: unknown key 'all'"), std::string::npos);
 }
 
-TEST(PolicyTest, MoreParityThanCanBeHadIsRefused) {
+TEST(PolicyTest, RefusesTooMuchParity) {
   const auto policy = [](std::string_view share) {
     return ParsePolicy(fmt::format("store = \"s\"\ntrees = [\"t\"]\nparity = \"{}\"\n", share), "p.toml");
   };
@@ -70,7 +70,7 @@ TEST(PolicyTest, MoreParityThanCanBeHadIsRefused) {
   EXPECT_EQ(policy("50.5%").status().message(), "p.toml: parity of 50.5 % is more than the maximum of 50 %");
 }
 
-TEST(PolicyTest, BundleSizesFollowFromTheOneThatIsGiven) {
+TEST(PolicyTest, DerivesBundleSizesFromTheGivenOne) {
   const std::string head = "store = \"s\"\nruns = [\"r\"]\n", tail = "[[class]]\nkeep = \"full\"\nlast = 1\n";
   const auto policy = [&](const std::string& keys) { return ParsePolicy(head + keys + tail, "p.toml"); };
   EXPECT_EQ(policy("")->bundle.target, 0u);
@@ -83,8 +83,8 @@ TEST(PolicyTest, BundleSizesFollowFromTheOneThatIsGiven) {
             std::string::npos);
 }
 
-// Every key that is listed is taken with the value that it is listed with, and no other.
-TEST(PolicyTest, TheListOfKeysIsWhatIsTaken) {
+// Every listed key is accepted with its listed value, and no other key.
+TEST(PolicyTest, AcceptsExactlyTheListedKeys) {
   ASSERT_GT(PolicyKeys().size(), 30u);
   const std::string text = PolicyKeysText();
   for (const PolicyKey& key : PolicyKeys()) {
@@ -106,7 +106,7 @@ TEST(PolicyTest, TheListOfKeysIsWhatIsTaken) {
   }
 }
 
-TEST(PolicyTest, PathsBeginAtThePolicysDirectoryOrAtHome) {
+TEST(PolicyTest, PathsAreRelativeToThePolicyOrHome) {
   ::setenv("HOME", "/home/m[e]", 1);
   const std::string tail = "[[class]]\nlast = 1\n";
   const auto policy = ParsePolicy(
@@ -123,7 +123,7 @@ TEST(PolicyTest, PathsBeginAtThePolicysDirectoryOrAtHome) {
       std::string::npos);
 }
 
-TEST(PolicyTest, LabelsAreTheTagAndThePath) {
+TEST(PolicyTest, LabelsAreTagAndPath) {
   Policy policy;
   policy.path = "/p.toml";
   EXPECT_EQ(policy.labels(), (std::vector<std::string>{"policy:/p.toml"}));
@@ -132,7 +132,7 @@ TEST(PolicyTest, LabelsAreTheTagAndThePath) {
   EXPECT_TRUE(policy.Claims("weekly") && policy.Claims("policy:/p.toml") && !policy.Claims("by hand"));
 }
 
-TEST(PolicyTest, SizesAndPercents) {
+TEST(PolicyTest, ParsesSizesAndPercents) {
   EXPECT_EQ(ParseSize("1.5 GiB"), 1.5 * 1073741824);
   EXPECT_EQ(ParseSize("12"), 12);
   EXPECT_EQ(ParseSize("12 parsecs"), std::nullopt);
@@ -140,7 +140,7 @@ TEST(PolicyTest, SizesAndPercents) {
   for (const char* bad : {"3", "0%", "101%", "x%", "-1%"}) EXPECT_EQ(ParsePercent(bad), std::nullopt) << bad;
 }
 
-TEST(ReportTest, MetricsAreOneGaugeAMeasure) {
+TEST(ReportTest, EachMeasureIsOneGauge) {
   RunReport report;
   report.stored_bytes = 5;
   report.nearest_purge_days = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// Runs by identity and members by claim: what a policy stores, keeps and removes where names are of no help.
+// Runs by identity and members by claim: what a policy stores, keeps and removes if names do not decide.
 #include "tools/archive/policy/prune.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class PruneTest : public testing::Test {
     ASSERT_TRUE(MakeStep(fs, dir_ / run_dir, recipe).ok());
   }
 
-  // All that the policy asks for.
+  // Everything that the policy asks for.
   void Run(const Policy& policy) {
     const Plan plan = MakePlan(fs, policy, 0, 0).value();
     ASSERT_TRUE(AddClaim(store_, plan.unclaimed, policy.labels().front()).ok());
@@ -84,7 +84,7 @@ class PruneTest : public testing::Test {
   std::map<std::string, std::string> why_;
 };
 
-TEST_F(PruneTest, TwoDirectoriesOfOneNameAreTwoRuns) {
+TEST_F(PruneTest, DirectoriesOfEqualNamesAreDifferentRuns) {
   Make("e1/gpt", 2, 'a');
   Make("e1/gpt", 4, 'a');
   Make("e2/gpt", 8, 'b');
@@ -94,13 +94,13 @@ TEST_F(PruneTest, TwoDirectoriesOfOneNameAreTwoRuns) {
   const Plan plan = MakePlan(fs, policy_, 0, 0).value();
   EXPECT_TRUE(plan.ambiguous);
   EXPECT_EQ(plan.entries.front().title.substr(0, 4), "gpt~") << plan.entries.front().title;
-  Make("e1/gpt", 6, 'a');  // the next is asked for as well, and takes the place of the one before
+  Make("e1/gpt", 6, 'a');  // the next one is kept as well, in place of the one before
   Run(policy_);
   PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:6:weekly", "b:8:weekly"}));
 }
 
-TEST_F(PruneTest, ARunThatWasStartedAnewUnderItsNameIsAnotherOne) {
+TEST_F(PruneTest, ARunRestartedUnderItsNameIsAnotherRun) {
   Make("e1/gpt", 8, 'a');
   Run(policy_);
   stdfs::remove_all(dir_ / "e1/gpt");
@@ -113,7 +113,7 @@ TEST_F(PruneTest, ARunThatWasStartedAnewUnderItsNameIsAnotherOne) {
   EXPECT_EQ(why_["gpt@8"], "of a run that is not on scratch, or not of this policy");
 }
 
-TEST_F(PruneTest, ATrainingThatWentBackIsArchivedFromThereOn) {
+TEST_F(PruneTest, ArchivesARolledBackTrainingFromThatStep) {
   Make("e1/gpt", 4, 'a');
   Make("e1/gpt", 8, 'a');
   Run(policy_);
@@ -123,10 +123,10 @@ TEST_F(PruneTest, ATrainingThatWentBackIsArchivedFromThereOn) {
   stdfs::last_write_time(manifest, stdfs::last_write_time(manifest) + std::chrono::hours(1));
   Run(policy_);
   PruneBy(policy_);
-  EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));  // prune takes neither
+  EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));  // prune removes neither
 }
 
-TEST_F(PruneTest, StepsThatATrainingGaveUpCountForNoClass) {
+TEST_F(PruneTest, AbandonedStepsCountForNoClass) {
   Make("e1/gpt", 4, 'a');
   Make("e1/gpt", 8, 'a');
   Run(policy_);
@@ -141,7 +141,7 @@ TEST_F(PruneTest, StepsThatATrainingGaveUpCountForNoClass) {
   EXPECT_EQ(newest->step, 6);
 }
 
-TEST_F(PruneTest, ABranchKeepsItsOwnStepsAndTheAncestorsStayItsOwn) {
+TEST_F(PruneTest, ABranchKeepsItsStepsAndItsAncestorItsOwn) {
   Make("e1/gpt", 4, 'a');
   Make("e1/gpt", 8, 'a');
   Make("e2/gpt", 4, 'a');  // copied before the ancestor's step 8
@@ -151,13 +151,13 @@ TEST_F(PruneTest, ABranchKeepsItsOwnStepsAndTheAncestorsStayItsOwn) {
   EXPECT_EQ(Stored(), (Members{"a:8:weekly", "b:6:weekly"}));
 }
 
-TEST_F(PruneTest, CopiesOfOneRunAreStoredOnceAndKeepWhatIsThere) {
+TEST_F(PruneTest, CopiesOfARunAreStoredOnce) {
   Make("e1/gpt", 4, 'a');
   Make("e2/gpt", 4, 'a');
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:4:weekly"}));
   Make("e1/gpt", 6, 'a', 1);
-  Make("e2/gpt", 6, 'a', 2);  // both went on, under an older version
+  Make("e2/gpt", 6, 'a', 2);  // both continued, under an older version
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:4:weekly", "a:6:weekly", "a:6:weekly"}));
   PruneBy(policy_);
@@ -165,7 +165,7 @@ TEST_F(PruneTest, CopiesOfOneRunAreStoredOnceAndKeepWhatIsThere) {
   EXPECT_EQ(why_["gpt@4"], "of a run that several directories are copies of");
 }
 
-TEST_F(PruneTest, ADamagedStepIsNotStoredBecauseAnotherRunHasOneOfItsName) {
+TEST_F(PruneTest, AStepOfAnotherRunDoesNotReplaceADamagedOne) {
   Make("e1/gpt", 8, 'a');
   Make("e2/gpt", 8, 'b');
   policy_.runs = {dir_ / "e2/gpt"};
@@ -179,7 +179,7 @@ TEST_F(PruneTest, ADamagedStepIsNotStoredBecauseAnotherRunHasOneOfItsName) {
   EXPECT_EQ(MakePlan(fs, policy_, 0, 0)->failures.size(), 1u);
 }
 
-TEST_F(PruneTest, AnEmptiedStepIsStoredWhereTheStoreHasThisVeryRunsStep) {
+TEST_F(PruneTest, AnEmptiedStepCountsAsStoredIfTheRunMatches) {
   Make("e1/gpt", 8, 'a');
   const DirectoryFacts here = FactsOfDirectory(dir_ / "e1/gpt").value();  // as every training writes it
   ASSERT_TRUE(WriteSmallFile(fs, dir_ / "e1/gpt/.run",
@@ -195,7 +195,7 @@ TEST_F(PruneTest, AnEmptiedStepIsStoredWhereTheStoreHasThisVeryRunsStep) {
   EXPECT_EQ(MakePlan(fs, policy_, 0, 0)->failures.size(), 1u);
 }
 
-TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
+TEST_F(PruneTest, RemovesAMemberWhenItsLastClaimIsDropped) {
   Make("e1/gpt", 2, 'a');
   Policy daily = Of("daily", {dir_ / "e1/gpt"}, {.last = 1});
   Run(policy_);
@@ -204,7 +204,7 @@ TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
   Make("e1/gpt", 4, 'a');
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:daily, weekly", "a:4:weekly"}));
-  PruneBy(policy_);  // 2 is asked for by neither any more; daily has not said so
+  PruneBy(policy_);  // neither asks for 2 any more, but daily has not run since
   EXPECT_EQ(Stored(), (Members{"a:2:daily", "a:4:weekly"}));
   EXPECT_EQ(why_["gpt@2"], "no class asks for it; it stays, claimed by daily, too");
   PruneBy(policy_);
@@ -214,7 +214,7 @@ TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
   EXPECT_EQ(Stored(), (Members{"a:4:daily, weekly"}));
 }
 
-TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
+TEST_F(PruneTest, ClaimsAreKeptInBundles) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   Run(Of("all", {dir_ / "e1/gpt"}, {.every = 2}));
   const uint64_t large = uint64_t{1} << 40;
@@ -225,10 +225,10 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   for (const ArchiveMember& m : members) EXPECT_TRUE(VerifyMember(store_, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
   PruneBy(none);
-  EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle goes as a whole
+  EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle is removed as a whole
 }
 
-TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
+TEST_F(PruneTest, MembersWithoutAPolicyStayUntilAdopted) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   const auto store = [&](int64_t step, std::vector<std::string> claims) {
     const ArchiveSource source{dir_ / ("e1/gpt/" + StepDirName(step)), true};
@@ -246,7 +246,7 @@ TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
   EXPECT_EQ(Stored(), (Members{"a:6:weekly"}));
 }
 
-TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldName) {
+TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldLabel) {
   Policy moved = policy_;
   moved.tag.clear();
   moved.path = dir_ / "old.toml";
@@ -264,10 +264,10 @@ TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldName) {
   EXPECT_EQ(Stored().size(), 1u);
 }
 
-TEST_F(PruneTest, WhatIsNotThereOrNoRunFailsThePlanByName) {
+TEST_F(PruneTest, MissingRunsFailThePlanByName) {
   Make("e1/gpt", 2, 'a');
   ASSERT_TRUE(MakeDirs(fs, dir_ / "e2/gpt").ok());
-  stdfs::create_directory_symlink("e3", dir_ / "e3");  // goes round
+  stdfs::create_directory_symlink("e3", dir_ / "e3");  // a cycle
   policy_.runs.push_back(dir_ / "none*");
   const auto failures = MakePlan(fs, policy_, 0, 0)->failures;
   ASSERT_EQ(failures.size(), 3u) << fmt::format("{}", fmt::join(failures, "; "));
@@ -277,7 +277,7 @@ TEST_F(PruneTest, WhatIsNotThereOrNoRunFailsThePlanByName) {
     EXPECT_NE(all.find(part), std::string::npos) << all;
 }
 
-TEST_F(PruneTest, ARunThatWasArchivedAndRemovedIsANote) {
+TEST_F(PruneTest, AnArchivedAndRemovedRunIsANote) {
   Make("e1/gpt", 2, 'a');
   Run(policy_);
   stdfs::remove_all(dir_ / "e1");
@@ -287,7 +287,7 @@ TEST_F(PruneTest, ARunThatWasArchivedAndRemovedIsANote) {
   EXPECT_NE(plan.notes[0].find("the store has 1 member from there"), std::string::npos) << plan.notes[0];
 }
 
-TEST_F(PruneTest, ClassesThatCanNeverAskForAnythingAreAFailure) {
+TEST_F(PruneTest, ClassesThatCanSelectNothingAreAFailure) {
   Make("e1/gpt", 10, 'a');
   policy_.classes = {{.every = 20}};
   EXPECT_TRUE(MakePlan(fs, policy_, 0, 0)->failures.empty());  // not yet

@@ -38,7 +38,7 @@ TEST(SelectionTest, CalendarClassesKeepTheNewestOfEachPeriod) {
   EXPECT_EQ(Kept(Timeline(4, 8 * kDay), {.weekly = 3}), (std::vector<int64_t>{200, 300, 400}));
 }
 
-TEST(SelectionTest, AStepIsKeptInEveryFormThatAClassAsksForAndSaysWhy) {
+TEST(SelectionTest, KeepsEveryRequestedFormAndRecordsTheReason) {
   const auto wanted =
       SelectSteps(Timeline(4), {{.keep = Form::kFull, .every = 200}, {.keep = Form::kWeights, .every = 100}});
   EXPECT_TRUE(wanted.at(200).full && wanted.at(200).weights);
@@ -46,7 +46,7 @@ TEST(SelectionTest, AStepIsKeptInEveryFormThatAClassAsksForAndSaysWhy) {
   EXPECT_EQ(wanted.at(200).reasons, (std::vector<std::string>{"full every 200", "weights-fp16 every 100"}));
 }
 
-TEST(SelectionTest, AnUnhealthyStepTakesNobodysPlace) {
+TEST(SelectionTest, AnUnhealthyStepTakesNoPlaceOfAHealthyOne) {
   auto timeline = Timeline(4);
   timeline[3].healthy = timeline[1].healthy = false;
   EXPECT_EQ(Kept(timeline, {.last = 2}), (std::vector<int64_t>{100, 300}));

@@ -12,12 +12,12 @@ ScheduleOptions Options(const std::string& policy = "/p/archive.toml") {
   return {.cairn = "/opt/my cairn", .policy = policy, .log = "/p/a.log", .script = "/p/x.sbatch"};
 }
 
-// What a scheduler must hand on as it is.
+// Text that a scheduler must pass on unchanged.
 const std::string kNasty[] = {"/p/a b.toml",      "/p/$HOME.toml",   "/p/100%.toml",   "/p/%j%h.toml",
                               "/p/it's.toml",     "/p/\"q\".toml",   "/p/back\\.toml", "/p/`id`.toml",
                               "/p/#;&|<>*?.toml", "/p/\xc3\xa9.toml"};
 
-TEST(ScheduleTest, AShellReadsItsWordsAsTheyWere) {
+TEST(ScheduleTest, ShellWordsRoundTrip) {
   EXPECT_EQ(ShellWord("/a/b.toml"), "/a/b.toml");
   for (const std::string& path : kNasty) {
     const auto said = ChildOutput({"sh", "-c", "printf %s " + ShellWord(path)});
@@ -26,7 +26,7 @@ TEST(ScheduleTest, AShellReadsItsWordsAsTheyWere) {
   }
 }
 
-TEST(ScheduleTest, EveryPolicyHasANameOfItsOwn) {
+TEST(ScheduleTest, EveryPolicyHasItsOwnName) {
   const std::string name = ChainName(Options("/a/archive.toml"));
   EXPECT_TRUE(name.starts_with("cairn-archive-archive-")) << name;
   EXPECT_NE(name, ChainName(Options("/b/archive.toml")));
@@ -34,7 +34,7 @@ TEST(ScheduleTest, EveryPolicyHasANameOfItsOwn) {
   tagged.tag = "my gpt/7";
   const std::string with_tag = ChainName(tagged);
   EXPECT_TRUE(with_tag.starts_with("cairn-archive-my-gpt-7-")) << with_tag;
-  for (const std::string& own : {name, with_tag}) {  // a tag that changes makes no second chain
+  for (const std::string& own : {name, with_tag}) {  // a changed tag does not start a second chain
     EXPECT_TRUE(IsOfChain(own, "/a/archive.toml"));
     EXPECT_FALSE(IsOfChain(own, "/b/archive.toml"));
   }
@@ -47,7 +47,7 @@ TEST(ScheduleTest, EveryPolicyHasANameOfItsOwn) {
               std::string::npos);
 }
 
-TEST(ScheduleTest, WhatCannotBeSaidIsRefused) {
+TEST(ScheduleTest, RefusesCharactersThatASchedulerCannotQuote) {
   struct Row {
     Scheduler scheduler;
     std::string ScheduleOptions::*field;
@@ -81,7 +81,7 @@ TEST(ScheduleTest, WhatCannotBeSaidIsRefused) {
   EXPECT_NE(CheckSchedule(options, Scheduler::kCron).message().find("998"), std::string::npos);
 }
 
-TEST(ScheduleTest, OnlyIntervalsThatAreExact) {
+TEST(ScheduleTest, AcceptsOnlyExactIntervals) {
   for (int hours = 0; hours <= 200; ++hours) {
     ScheduleOptions options = Options();
     options.every_hours = hours;
@@ -92,7 +92,7 @@ TEST(ScheduleTest, OnlyIntervalsThatAreExact) {
   }
 }
 
-TEST(ScheduleTest, CronHasItsPercentsEscapedAndItsOutputKept) {
+TEST(ScheduleTest, CronEscapesPercentSignsAndKeepsTheOutput) {
   ScheduleOptions options = Options("/p/100%.toml");
   options.search_path = "/opt/hsm/bin:/bin";
   const std::string line = CrontabLine(options), name = ChainName(options);
@@ -108,7 +108,7 @@ TEST(ScheduleTest, CronHasItsPercentsEscapedAndItsOutputKept) {
   EXPECT_NE(CrontabLine(options).find(" 3 * * 0 "), std::string::npos);
 }
 
-TEST(ScheduleTest, ACrontabLosesTheLinesOfOneChainOnly) {
+TEST(ScheduleTest, ACrontabLosesOnlyTheLinesOfOneChain) {
   const std::string mine = CrontabLine(Options("/a/p.toml")), other = CrontabLine(Options("/b/p.toml"));
   const std::string before = "# m h\nMAILTO=me\n\n",
                     after = "0 4 * * * cairn archive run --policy /a/p.toml\n#end";
@@ -119,7 +119,7 @@ TEST(ScheduleTest, ACrontabLosesTheLinesOfOneChainOnly) {
   EXPECT_EQ(CrontabWithout("", "/a/p.toml"), "");
 }
 
-TEST(ScheduleTest, SystemdHasItsOwnCharactersDoubled) {
+TEST(ScheduleTest, SystemdDoublesItsSpecialCharacters) {
   ScheduleOptions options = Options("/p/$HOME 100% \"q\" \\.toml");
   options.cairn = "/opt/$x 5%/cairn";
   options.log = "/p/my 5% $x.log";
@@ -133,7 +133,7 @@ TEST(ScheduleTest, SystemdHasItsOwnCharactersDoubled) {
   EXPECT_NE(service.find("\nEnvironment=\"PATH=/opt/$x/bin\"\n"), std::string::npos) << service;
 }
 
-TEST(ScheduleTest, ATimerHasACalendarThatItCanCatchUpWith) {
+TEST(ScheduleTest, ATimerCatchesUpOnMissedRuns) {
   ScheduleOptions options = Options();
   for (const auto& [hours, says] :
        {std::pair{1, "\nOnCalendar=*-*-* 00/1:"}, std::pair{6, "\nOnCalendar=*-*-* 00/6:"},

@@ -21,7 +21,7 @@ bool g_locks_as_nfs_does = false;
 // The one that this program calls.
 extern "C" int flock(int fd, int operation) noexcept {
   if (!g_locks_as_nfs_does) return static_cast<int>(::syscall(SYS_flock, fd, operation));
-  struct flock lock = {};  // of all bytes, by whoever has the file open
+  struct flock lock = {};  // of all bytes, by any open file
   lock.l_type = (operation & LOCK_UN) != 0 ? F_UNLCK : (operation & LOCK_SH) != 0 ? F_RDLCK : F_WRLCK;
   return ::fcntl(fd, (operation & LOCK_NB) != 0 ? F_OFD_SETLK : F_OFD_SETLKW, &lock);
 }
@@ -78,7 +78,7 @@ class TeamStoreTest : public testing::Test {
   int prepared_ = 0, worked_ = 0;
 };
 
-TEST_F(TeamStoreTest, EachSourceIsTakenOnceAndTheLastTellsOfAll) {
+TEST_F(TeamStoreTest, EachSourceIsTakenOnceAndTheLastReportsAll) {
   Result<TeamStore> a = Join(0), b = Join(1);
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(prepared_, 1);
@@ -96,8 +96,8 @@ TEST_F(TeamStoreTest, EachSourceIsTakenOnceAndTheLastTellsOfAll) {
   EXPECT_EQ(b->Collect()->size(), 2U);
 }
 
-// As with Lustre's localflock, or NFS's nolock: each host has a lock of its own.
-TEST_F(TeamStoreTest, ARunWhoseStoreAnotherHostTookTooStoresNothingMore) {
+// As with Lustre's localflock, or NFS's nolock: each host has its own lock.
+TEST_F(TeamStoreTest, StopsIfAnotherHostHoldsTheStoresLockToo) {
   Result<TeamStore> alone = TeamStore::Join({fs_, dir_.path()}, {}, [] { return OkStatus(); });
   ASSERT_TRUE(alone.ok());
   EXPECT_TRUE(*alone->Share("x", [&] { return Work(); }));
@@ -110,7 +110,7 @@ TEST_F(TeamStoreTest, ARunWhoseStoreAnotherHostTookTooStoresNothingMore) {
   EXPECT_EQ(worked_, 1);
 }
 
-TEST_F(TeamStoreTest, AHostThatRemembersMissingNamesJoinsTheOthers) {
+TEST_F(TeamStoreTest, AHostThatCachesMissingNamesJoinsTheOthers) {
   StaleNames stale;
   ASSERT_FALSE(stale.Stat(JoinPath(dir_.path(), kTeamName)).ok());
   Result<TeamStore> a = Join(0);
@@ -118,7 +118,7 @@ TEST_F(TeamStoreTest, AHostThatRemembersMissingNamesJoinsTheOthers) {
   EXPECT_TRUE(b.ok()) << b.status().message();
 }
 
-TEST_F(TeamStoreTest, TheLastIsFoundOnNfsToo) {
+TEST_F(TeamStoreTest, FindsTheLastRankOnNfs) {
   g_locks_as_nfs_does = true;
   {
     Result<TeamStore> a = Join(0), b = Join(1);
@@ -129,10 +129,10 @@ TEST_F(TeamStoreTest, TheLastIsFoundOnNfsToo) {
   g_locks_as_nfs_does = false;
 }
 
-TEST_F(TeamStoreTest, ATaskThatComesLaterKnowsWhatWasDone) {
+TEST_F(TeamStoreTest, ALaterTaskKnowsTheFinishedWork) {
   {
     Result<TeamStore> a = Join(0);
-    EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));  // and leaves without a word
+    EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));  // and exits without a message
   }
   Result<TeamStore> b = Join(1);
   EXPECT_FALSE(*b->Share("x", [&] { return Work(); }));
@@ -140,7 +140,7 @@ TEST_F(TeamStoreTest, ATaskThatComesLaterKnowsWhatWasDone) {
   EXPECT_EQ(b->Collect()->front().stored_bytes, 5U);
 }
 
-TEST_F(TeamStoreTest, AnotherLaunchWaitsForTheEndAndStartsAnew) {
+TEST_F(TeamStoreTest, AnotherLaunchWaitsForTheEndAndStartsAgain) {
   {
     Result<TeamStore> a = Join(0);
     EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));
@@ -153,7 +153,7 @@ TEST_F(TeamStoreTest, AnotherLaunchWaitsForTheEndAndStartsAnew) {
 }
 
 // mpirun in a new container may give a launch the name of the one before.
-TEST_F(TeamStoreTest, ALaunchThatHasTheNameOfAnEarlierOneStartsAnew) {
+TEST_F(TeamStoreTest, ALaunchWithAnEarlierNameStartsAgain) {
   for (int launch = 0; launch < 2; ++launch) {
     Result<TeamStore> a = Join(0);
     ASSERT_TRUE(a.ok()) << a.status().message();

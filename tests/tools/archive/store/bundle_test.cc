@@ -63,7 +63,7 @@ class BundleTest : public testing::Test {
     EXPECT_EQ(names.size(), 1u);
     return names.empty() ? "" : names[0];
   }
-  // What is wrong with any member.
+  // The problems of all members.
   std::vector<std::string> Problems() {
     std::vector<std::string> problems;
     for (const ArchiveMember& m : Members())
@@ -76,7 +76,7 @@ class BundleTest : public testing::Test {
   std::vector<std::string> problems_;
 };
 
-TEST_F(BundleTest, HoldsEveryMemberInTwoFiles) {
+TEST_F(BundleTest, StoresEveryMemberInTwoFiles) {
   std::vector<std::string> before;
   for (const ArchiveMember& m : Members()) before.push_back(m.tar);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -117,7 +117,7 @@ TEST_F(BundleTest, MembersAreReadInPlaceAndRestored) {
   EXPECT_EQ(FindStored(store_, DescribeSource(**step)).value()->bundle, OnlyBundle());
 }
 
-TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
+TEST_F(BundleTest, DamageAffectsOneMemberWhichIsNotRestored) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string path = store_.Path(OnlyBundle());
   const auto members = Members();
@@ -139,7 +139,7 @@ TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
   EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
 }
 
-TEST_F(BundleTest, ADamagedTarIsLeftOutAndSaid) {
+TEST_F(BundleTest, LeavesOutAndReportsADamagedTar) {
   const auto member = FindMember(store_, "gpt@10");
   FlipByte(store_.Path(member->tar), member->record->files.back().offset + 100);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -163,8 +163,8 @@ TEST_F(BundleTest, ABundleIsWrittenOnce) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
-// Stops after every change in turn: every member is proven somewhere, and the next run ends the work.
-TEST_F(BundleTest, NothingIsLostWhereverItStops) {
+// Stops after every change in turn: every member is proven somewhere, and the next run finishes.
+TEST_F(BundleTest, AStopAtAnyOperationLosesNoMember) {
   Save(30);
   const std::string template_store = dir_ / "template";
   stdfs::copy(store_.directory(), template_store);
@@ -190,12 +190,12 @@ TEST_F(BundleTest, NothingIsLostWhereverItStops) {
   EXPECT_GT(changes, 10);
 }
 
-TEST_F(BundleTest, ALostSidecarComesBackFromTheBundleAlone) {
+TEST_F(BundleTest, RebuildsALostSidecarFromTheBundle) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
   const auto before = Members();
   ASSERT_TRUE(FileSystem::Posix().RemoveFile(store_.Path(name + ".json")).ok());
-  ASSERT_EQ(Members().size(), 1u);  // the bundle stands for what nobody knows of
+  ASSERT_EQ(Members().size(), 1u);  // the bundle's members are unknown without the sidecar
   EXPECT_EQ(Members()[0].state, MemberState::kStored);
   EXPECT_EQ(Members()[0].tar, name);
   EXPECT_FALSE(Problems().empty());
@@ -225,7 +225,7 @@ TEST_F(BundleTest, ParityRepairsTheWholeBundle) {
   EXPECT_TRUE(BytesOf(path) == good);
 }
 
-TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
+TEST_F(BundleTest, AMemberRepairedFromItsSourceLeavesTheBundle) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
   const auto member = FindMember(store_, "gpt@10");
@@ -236,7 +236,7 @@ TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
-TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
+TEST_F(BundleTest, RemovesTheOtherCopyOnlyAfterTheBundleIsProven) {
   const auto member = *FindMember(store_, "gpt@10");
   const std::string tar = store_.Path(member.tar);
   for (const char* suffix : {"", ".json"}) stdfs::copy(tar + suffix, dir_ / (std::string("kept") + suffix));
@@ -254,7 +254,7 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
   }
 }
 
-TEST_F(BundleTest, AListFollowsBundlesAndTheirChecks) {
+TEST_F(BundleTest, AListShowsBundlesAndTheirChecks) {
   const auto listed = [&] { return ListChecked(store_).value(); };
   EXPECT_EQ(listed().size(), 3u);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -269,7 +269,7 @@ TEST_F(BundleTest, AListFollowsBundlesAndTheirChecks) {
   ASSERT_TRUE(DropFromBundle(store_, OnlyBundle(), dropped).ok());
   ASSERT_EQ(listed().size(), 2u);
   EXPECT_EQ(listed()[0].scrub.unix_seconds, now);
-  const std::string bundle = store_.Path(OnlyBundle());  // changed: what was seen of it says nothing now
+  const std::string bundle = store_.Path(OnlyBundle());  // changed: earlier checks do not count now
   stdfs::last_write_time(bundle, stdfs::last_write_time(bundle) + std::chrono::hours(1));
   EXPECT_EQ(listed()[0].scrub.unix_seconds, 0);
   stdfs::remove(dir_ / "store/ledger.sqlite");
@@ -278,8 +278,8 @@ TEST_F(BundleTest, AListFollowsBundlesAndTheirChecks) {
   EXPECT_TRUE(listed().empty());
 }
 
-TEST_F(BundleTest, ABundleThatCannotBeFinishedLeavesNothing) {
-  // No room for a file whose name ends so.
+TEST_F(BundleTest, AnUnfinishedBundleLeavesNothing) {
+  // No space for a file whose name ends like this.
   struct FullDisk final : WrappedFileSystem {
     explicit FullDisk(std::string_view ending)
         : WrappedFileSystem(FileSystem::Posix()), refused(std::string(ending) + ".partial") {}
@@ -297,8 +297,8 @@ TEST_F(BundleTest, ABundleThatCannotBeFinishedLeavesNothing) {
   }
 }
 
-// Found by faults --goal power_loss --long: the tar was gone for good and its sidecar was not.
-TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
+// Found by faults --goal power_loss --long: the tar was durably removed and its sidecar was not.
+TEST_F(BundleTest, RemovesSidecarsOnlyAfterTarsAreDurablyRemoved) {
   struct Journal final : WrappedFileSystem {
     using WrappedFileSystem::WrappedFileSystem;
     std::vector<std::string> calls;
@@ -316,7 +316,7 @@ TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
             (std::vector<std::string>{"sync", ".json", ".parity", "sync", ".deleting", "sync"}));
 }
 
-TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
+TEST_F(BundleTest, DetectsEveryFlippedByteOfASidecar) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
   const std::string text = BytesOf(store_.Path(name + ".json"));
@@ -327,7 +327,7 @@ TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
     EXPECT_FALSE(DecodeBundle(damaged, name).ok()) << i;
   }
   EXPECT_FALSE(DecodeBundle(text, "x-bundle-1-2.aaaaaaaa.tar").ok());
-  // One that tells of bytes outside of the bundle, or of another directory's place, though its digest fits.
+  // A record with bytes outside of the bundle, or with another directory's path, although its digest fits.
   cairn::Bundle lying = *DecodeBundle(text, name);
   lying.members[0].files[0].offset = lying.tar_bytes + 1;
   EXPECT_EQ(DecodeBundle(EncodeBundle(lying), name).status().kind(), StatusKind::kCorrupt);
@@ -336,7 +336,7 @@ TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
   EXPECT_EQ(DecodeBundle(EncodeBundle(lying), name).status().kind(), StatusKind::kCorrupt);
 }
 
-TEST(BundleNameTest, IsNoTarOfOneMember) {
+TEST(BundleNameTest, DiffersFromNamesOfSingleTars) {
   EXPECT_EQ(ParseTarName("gpt-bundle-00000010-00000020.aaaaaaaa.tar"), std::nullopt);
   EXPECT_EQ(ParseBundleName("gpt-bundle-00000010-00000020.aaaaaaaa.tar")->first_step, 10);
   for (const char* name : {"gpt-step-00000010.aaaaaaaa.tar", "gpt-bundle-1-2-step-00000010.aaaaaaaa.tar",

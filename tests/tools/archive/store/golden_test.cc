@@ -38,7 +38,7 @@ class GoldenStores : public testing::Test {
   TempDir dir_{TempDir::Place::kMemory};
 };
 
-TEST_F(GoldenStores, AreListedAndWhole) {
+TEST_F(GoldenStores, ListAndVerify) {
   size_t count = 0;
   for (const char* store : {"store", "bundled", "pieces"}) {
     const auto members = ListStore({FileSystem::Posix(), dir_ / store});
@@ -53,7 +53,7 @@ TEST_F(GoldenStores, AreListedAndWhole) {
   EXPECT_EQ(count, 6u);
 }
 
-TEST_F(GoldenStores, AreRestored) {
+TEST_F(GoldenStores, Restore) {
   for (const char* store : {"store", "bundled", "pieces"}) {
     const std::string back = dir_ / std::string("back-") + store;
     const Status restored =
@@ -73,7 +73,7 @@ TEST_F(GoldenStores, AreRestored) {
   }
 }
 
-TEST_F(GoldenStores, GetTheirSidecarsAgainFromTheirTars) {
+TEST_F(GoldenStores, RebuildTheirSidecarsFromTheirTars) {
   for (const char* store : {"store", "pieces"}) {
     const auto members = ListStore({FileSystem::Posix(), dir_ / store});
     for (const ArchiveMember& member : *members) {
@@ -87,7 +87,7 @@ TEST_F(GoldenStores, GetTheirSidecarsAgainFromTheirTars) {
   }
 }
 
-TEST_F(GoldenStores, AreRepairedFromTheirParity) {
+TEST_F(GoldenStores, RepairFromTheirParity) {
   const ArchiveMember notes = Member("store", "notes");
   const std::string tar = JoinPath(dir_ / "store", notes.tar);
   const std::string whole = ReadSmallFile(FileSystem::Posix(), tar, 1 << 20).value();

@@ -44,7 +44,7 @@ TEST_F(LedgerTest, KeepsChecksAndSources) {
   EXPECT_EQ(Ledger::Open({fs_, dir_.path()})->Sources()->front().step, 50);
 }
 
-TEST_F(LedgerTest, AClaimHidesNoDamageThatWasFound) {
+TEST_F(LedgerTest, AClaimHidesNoDamage) {
   const std::string tar = Put(40);
   SetScrub({77, "a bit"});
   ASSERT_TRUE(AddClaim({fs_, dir_.path()}, {tar}, "weekly").ok());
@@ -56,7 +56,7 @@ TEST_F(LedgerTest, AClaimHidesNoDamageThatWasFound) {
   EXPECT_EQ(Listed().scrub.trouble, "");
 }
 
-TEST_F(LedgerTest, ACheckCountsUntilTheMemberIsProvenAgain) {
+TEST_F(LedgerTest, AFailedCheckCountsUntilTheMemberIsProven) {
   Put(40);
   SetScrub({77, "a bit"});
   ArchiveRecord record = *Listed().member.record;
@@ -67,7 +67,7 @@ TEST_F(LedgerTest, ACheckCountsUntilTheMemberIsProvenAgain) {
   }
 }
 
-TEST_F(LedgerTest, TakesOverTheChecksOfVersion1) {
+TEST_F(LedgerTest, ImportsTheChecksOfVersion1) {
   const std::string tar = Put(40);
   const std::string path = dir_ / "ledger.sqlite";
   sqlite3* db = nullptr;
@@ -90,7 +90,7 @@ TEST_F(LedgerTest, TakesOverTheChecksOfVersion1) {
   }
 }
 
-TEST_F(LedgerTest, IsMadeAgainIfItIsMissingDamagedOrOfAnotherVersion) {
+TEST_F(LedgerTest, IsRebuiltIfMissingDamagedOrOfAnotherVersion) {
   Put(40);
   const std::string path = dir_ / "ledger.sqlite";
   SetScrub({77, ""});

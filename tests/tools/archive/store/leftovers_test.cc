@@ -31,7 +31,7 @@ constexpr Case kCases[] = {
     {"status.json.1a2b3c4d.partial", Leftover::kPartial},
     {"gpt-step-00000040.9f8e7d6c.tar.deleting", Leftover::kRemoval},
     {"gpt-bundle-00000010-00000020.aaaaaaaa.tar.deleting", Leftover::kRemoval},
-    // Somebody's, though they look alike.
+    // Another user's, although the names look similar.
     {"x.tar.gz.partial", Leftover::kNone},
     {"other.tar.7f3a.partial", Leftover::kNone},
     {"gpt-step-00000040.9f8e7d6c.tar.7f3a.partial", Leftover::kNone},
@@ -46,13 +46,13 @@ constexpr Case kCases[] = {
     {"status.json.20261127", Leftover::kNone},
     {"status.json.old", Leftover::kNone},
     {"status.json.partial", Leftover::kNone},
-    // Under a name of Cairn's, but nothing that Cairn makes.
+    // With a name like Cairn's, but not made by Cairn.
     {"gpt-step-00000040.9f8e7d6c.tar.partial", Leftover::kNone, FileKind::kLink},
     {"gpt-step-00000040.9f8e7d6c.tar.partial", Leftover::kNone, FileKind::kDirectory},
     {"gpt-step-00000040.9f8e7d6c.tar.deleting", Leftover::kNone, FileKind::kOther},
 };
 
-TEST(LeftoversTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
+TEST(LeftoversTest, OnlyCompleteNamesOfCairnAreLeftovers) {
   for (const Case& c : kCases) {
     EXPECT_EQ(LeftoverOf(c.name, c.kind), c.leftover) << c.name;
     EXPECT_TRUE(LooksLikeLeftover(c.name)) << c.name;
@@ -62,10 +62,10 @@ TEST(LeftoversTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
     EXPECT_FALSE(LooksLikeLeftover(name)) << name;
 }
 
-TEST(LeftoversTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
+TEST(LeftoversTest, RemovesOnlyMarkedLeftoversAndNamesTheOthers) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir, outside;
-  {  // what a process was killed in
+  {  // the directory of a killed process
     auto staging = PartialDir::MakeFor(fs, dir / std::string(kStagingName), RunOfOneStep(40, {"vocab.json"}));
     ASSERT_TRUE(staging.ok());
     ASSERT_TRUE(MakeDirs(fs, staging->path() + "/step-00000040").ok());

@@ -46,7 +46,7 @@ class PrankFileSystem final : public ReadOnlyFileSystem {
   std::function<void()> prank_;
 };
 
-// A disk with so much room, on which no file can be made whose name ends so.
+// A disk with `room` bytes, on which no file with this ending can be created.
 class SmallDisk final : public WrappedFileSystem {
  public:
   SmallDisk(uint64_t free_bytes, std::string refused)
@@ -119,7 +119,7 @@ TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
   EXPECT_EQ((*view)->OpenForRead(JoinPath(tar, "../x"), Direct::kOff).status().kind(), StatusKind::kNotFound);
 }
 
-TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
+TEST_F(ArchiveRunTest, DetectsEveryFlippedByteOfATar) {
   const auto copy = Store(FileSystem::Posix());
   const auto member = ListStore(store_)->front();
   const std::string tar = store_.Path(member.tar);
@@ -127,7 +127,7 @@ TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
     FlipByte(tar, at);
     const VerifyReport report = VerifyMember(store_, member);
     FlipByte(tar, at);
-    // What fills a file up to whole blocks is nobody's data.
+    // The padding of a file to whole blocks is not data.
     if (report.problems.empty()) {
       const auto index = ReadTarIndex(FileSystem::Posix(), PlaceOfTar(tar));
       for (const ArchivedFile& file : index->files)
@@ -143,7 +143,7 @@ TEST_F(ArchiveRunTest, ADamagedSourceIsNotStored) {
   EXPECT_TRUE(StoreFiles().empty());
 }
 
-TEST_F(ArchiveRunTest, ATarWhoseParityOrSidecarCannotBeWrittenIsNotStored) {
+TEST_F(ArchiveRunTest, WithoutItsParityOrSidecarATarIsNotStored) {
   for (const char* refused : {".tar.parity.partial", ".tar.json.partial"}) {
     SmallDisk fs(uint64_t{1} << 40, refused);
     EXPECT_EQ(Store(fs, {.parity = 0.1}).status().kind(), StatusKind::kNoSpace) << refused;
@@ -151,7 +151,7 @@ TEST_F(ArchiveRunTest, ATarWhoseParityOrSidecarCannotBeWrittenIsNotStored) {
   }
 }
 
-TEST_F(ArchiveRunTest, ParityCountsForTheRoomThatIsNeeded) {
+TEST_F(ArchiveRunTest, TheSpaceCheckIncludesParity) {
   const auto step = StepReader::Open(FileSystem::Posix(), source_);
   SmallDisk fs(TarBytesAtMost((*step)->manifest()), "");
   EXPECT_EQ(Store(fs, {.parity = 0.1}).status().kind(), StatusKind::kNoSpace);
@@ -169,7 +169,7 @@ TEST_F(ArchiveRunTest, ASourceThatChangesWhileItIsReadIsNotStored) {
   }
 }
 
-TEST_F(ArchiveRunTest, ASourceThatIsRewrittenBehindTheReaderIsNotStored) {
+TEST_F(ArchiveRunTest, ASourceRewrittenAfterItWasReadIsNotStored) {
   PrankFileSystem fs(2, [&] {  // shard 0 has been read; its bytes are as before, its time is not
     std::filesystem::last_write_time(source_ + "/shard-00000.h5",
                                      std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
@@ -186,7 +186,7 @@ TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
   EXPECT_TRUE(StoreFiles().empty());
 }
 
-TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
+TEST_F(ArchiveRunTest, RemovesASourceOnlyIfNothingElseIsLost) {
   const auto copy = Store(FileSystem::Posix());
   std::ofstream(source_ + "/notes.txt") << "mine";
   EXPECT_EQ(DeleteSource(store_, source_, *copy, true).kind(), StatusKind::kInvalidArgument);
@@ -208,13 +208,13 @@ TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
   }
   const std::string tar = store_.Path(TarName(copy->record()));
   std::filesystem::rename(tar, dir_ / "tar");
-  EXPECT_FALSE(DeleteSource(store_, source_, *copy, true).ok());  // the proof is gone
+  EXPECT_FALSE(DeleteSource(store_, source_, *copy, true).ok());  // the proof no longer exists
   std::filesystem::rename(dir_ / "tar", tar);
   EXPECT_TRUE(DeleteSource(store_, source_, *copy, true).ok());
   EXPECT_FALSE(std::filesystem::exists(source_));
 }
 
-TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
+TEST_F(ArchiveRunTest, AStepThatWasSavedAgainIsNotDeletedForItsOldCopy) {
   const auto copy = Store(FileSystem::Posix());
   std::filesystem::remove_all(source_);
   StepRecipe recipe = RecipeOf({.layers = 1}, {.tp = 2});
@@ -224,8 +224,8 @@ TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
   EXPECT_TRUE(StepReader::Open(FileSystem::Posix(), source_).ok());
 }
 
-// Stops after every change in turn: there is always a whole copy, and the next run ends the work.
-TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
+// Stops after every change in turn: a whole copy always exists, and the next run finishes.
+TEST_F(ArchiveRunTest, AStopAtAnyOperationLosesNoCopy) {
   const auto archive = [&](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep({fs, store_.directory()}, *step, {}));
@@ -263,7 +263,7 @@ TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
       EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **step).problems.empty()) << changes;
     else
       EXPECT_FALSE(std::filesystem::exists(destination)) << changes;
-    std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be tidied
+    std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be cleaned up
   }
   EXPECT_EQ(RestoreTar({store_, tar}, destination, {}).kind(), StatusKind::kAlreadyExists);
   EXPECT_EQ(RestoreTar({store_, tar}, dir_ / "back/step-00000007", {}).kind(), StatusKind::kInvalidArgument);

@@ -32,7 +32,7 @@ TEST(ArchiveRecordTest, RoundTrips) {
   EXPECT_EQ(*decoded, record);
 }
 
-TEST(ArchiveRecordTest, ASourceMayHaveAnyBytes) {
+TEST(ArchiveRecordTest, ASourceNameMayHaveAnyBytes) {
   ArchiveRecord record = Record("gpt", 40);
   record.source = "/scratch/\\gp\xff";
   const auto decoded = DecodeRecord(EncodeRecord(record));
@@ -40,7 +40,7 @@ TEST(ArchiveRecordTest, ASourceMayHaveAnyBytes) {
   EXPECT_EQ(*decoded, record);
 }
 
-TEST(ArchiveRecordTest, EveryFlippedByteIsFound) {
+TEST(ArchiveRecordTest, DetectsEveryFlippedByte) {
   const std::string text = EncodeRecord(Record("gpt", 40));
   for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
@@ -52,7 +52,7 @@ TEST(ArchiveRecordTest, EveryFlippedByteIsFound) {
             StatusKind::kNotSupported);
 }
 
-TEST(ArchiveRecordTest, TarNamesTellRunAndStep) {
+TEST(ArchiveRecordTest, TarNamesHaveRunAndStep) {
   EXPECT_EQ(TarName(Record("gpt-step-2", 40)), "gpt-step-2-step-00000040.aaaaaaaa.tar");
   EXPECT_EQ(ParseTarName("gpt-step-2-step-00000040.aaaaaaaa.tar"),
             (TarNameParts{"gpt-step-2", 40, Form::kFull}));
@@ -95,7 +95,7 @@ TEST_F(ArchiveStoreTest, SelectorsNameRunAndStep) {
   EXPECT_EQ(Find("other@60")->step, 60);
 }
 
-TEST_F(ArchiveStoreTest, RunsOfOneNameAreToldApartByTheirIdentities) {
+TEST_F(ArchiveStoreTest, IdentitiesDistinguishRunsOfOneName) {
   ArchiveRecord other = Record("gpt", 20, 'b');
   other.run = "0123ffff" + std::string(24, '0');
   other.source = "/elsewhere/gpt";
@@ -116,7 +116,7 @@ TEST_F(ArchiveStoreTest, RunsOfOneNameAreToldApartByTheirIdentities) {
   EXPECT_EQ(Find("01234")->step, 60);
 }
 
-TEST_F(ArchiveStoreTest, ClaimsAndHealthComeBackFromSidecars) {
+TEST_F(ArchiveStoreTest, ClaimsAndHealthRoundTripThroughSidecars) {
   ArchiveRecord record = Record("gpt", 20);
   const std::string plain = EncodeRecord(record);
   EXPECT_NE(plain.find("\"version\": 2"), std::string::npos) << plain;  // as older programs read it
@@ -127,14 +127,14 @@ TEST_F(ArchiveStoreTest, ClaimsAndHealthComeBackFromSidecars) {
   EXPECT_EQ(*decoded, record);
 }
 
-TEST_F(ArchiveStoreTest, TwoSavesOfOneStepAreToldApartByTar) {
+TEST_F(ArchiveStoreTest, TarNamesDistinguishTwoSavesOfOneStep) {
   Put(Record("gpt", 20, 'a'));
   Put(Record("gpt", 20, 'b'));
   EXPECT_EQ(Find("gpt@20").status().kind(), StatusKind::kInvalidArgument);
   EXPECT_EQ(Find(TarName(Record("gpt", 20, 'b')))->tar, TarName(Record("gpt", 20, 'b')));
 }
 
-TEST_F(ArchiveStoreTest, StatesFollowFromSidecarAndTar) {
+TEST_F(ArchiveStoreTest, ReportsStatesFromSidecarAndTar) {
   const ArchiveRecord record = Record("gpt", 20);
   const std::string tar = dir_ / TarName(record);
   const auto state = [&] { return ListStore({fs_, dir_.path()})->front().state; };
@@ -158,7 +158,7 @@ TEST_F(ArchiveStoreTest, OnlyOneProcessWrites) {
       << refused.message();
 }
 
-TEST_F(ArchiveStoreTest, WhoLooksRefusesNoWriter) {
+TEST_F(ArchiveStoreTest, AReaderDoesNotBlockAWriter) {
   const Store store(fs_, dir_.path());
   EXPECT_FALSE(IsBusy(store));
   EXPECT_TRUE(store.List()->empty());
@@ -176,7 +176,7 @@ TEST_F(ArchiveStoreTest, WhoLooksRefusesNoWriter) {
   EXPECT_FALSE(IsBusy(store));
 }
 
-TEST_F(ArchiveStoreTest, WhatIsWrittenForPeopleIsDurable) {
+TEST_F(ArchiveStoreTest, FilesForUsersAreDurable) {
   struct Journal final : WrappedFileSystem {
     using WrappedFileSystem::WrappedFileSystem;
     std::string calls;
@@ -189,11 +189,11 @@ TEST_F(ArchiveStoreTest, WhatIsWrittenForPeopleIsDurable) {
   Journal journal(fs_);
   ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());
   EXPECT_EQ(journal.calls, "rename sync rename sync ");
-  ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());  // there already
+  ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());  // already stored
   EXPECT_EQ(journal.calls, "rename sync rename sync ");
 }
 
-TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathIsThere) {
+TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathExists) {
   EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").store.directory(), "/store");
   EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").selector, "gpt@20");
   EXPECT_EQ(SplitMemberName(fs_, "/store").selector, "");

@@ -33,7 +33,7 @@ void SetTime(const std::string& path, int64_t seconds, long nanoseconds = 0) {
   ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
 }
 
-// In place, leaving size and time as they are.
+// In place, keeping size and time.
 void Rewrite(const std::string& path, const std::string& bytes) {
   struct stat st;
   ASSERT_EQ(::stat(path.c_str(), &st), 0);
@@ -42,7 +42,7 @@ void Rewrite(const std::string& path, const std::string& bytes) {
   SetTime(path, st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 }
 
-// Everything that a restored tree should share with its source, one line an entry.
+// The properties that a restored tree shares with its source, one line per entry.
 std::vector<std::string> Portrait(const std::string& root) {
   std::vector<std::string> lines;
   const auto add = [&](const stdfs::path& path) {
@@ -75,7 +75,7 @@ class TreeTest : public testing::Test {
   std::vector<ArchiveMember> Members() { return ListStore(store_).value(); }
   std::string TarOf(const ArchiveRecord& record) { return store_.Path(TarName(record)); }
 
-  // All that a tree may hold.
+  // Everything that a tree may contain.
   std::string MakeOddTree() {
     const std::string root = dir_ / "odd";
     for (const std::string& name :
@@ -94,7 +94,7 @@ class TreeTest : public testing::Test {
     ::chmod((root + "/secret/key").c_str(), 0600);
     ::chmod((root + "/plain").c_str(), 04751);
     ::chmod((root + "/secret").c_str(),
-            ::geteuid() == 0 ? 0500 : 0700);  // who is not root could not delete it
+            ::geteuid() == 0 ? 0500 : 0700);  // only root could delete it
     ::chmod((root + "/empty/er").c_str(), 01777);
     if (::geteuid() == 0) {
       EXPECT_EQ(::chown((root + "/secret/key").c_str(), 3'000'000, 12), 0);
@@ -114,7 +114,7 @@ class TreeTest : public testing::Test {
   const Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
-TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
+TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreSeparateMembers) {
   for (const std::string run : {"a", "b"}) {
     Write(dir_ / (run + "/m/w"), std::string(50'000, run[0]));
     SetTime(dir_ / (run + "/m/w"), 1'700'000'000);
@@ -127,11 +127,11 @@ TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
   ASSERT_TRUE(Restore(b->record, dir_ / "back-b").ok());
   EXPECT_EQ(BytesOf(dir_ / "back-a/w"), std::string(50'000, 'a'));
   EXPECT_EQ(BytesOf(dir_ / "back-b/w"), std::string(50'000, 'b'));
-  const auto both = FindMember(store_, "m");  // told apart in words
+  const auto both = FindMember(store_, "m");  // the message names both
   EXPECT_NE(both.status().message().find(dir_ / "a/m"), std::string::npos) << both.status().message();
 }
 
-TEST_F(TreeTest, AnotherPathIsAnotherTreeAndTheSameOneIsStoredOnce) {
+TEST_F(TreeTest, TreesAreIdentifiedByPathAndStoredOnce) {
   for (const std::string run : {"a", "b"}) Write(dir_ / (run + "/m/w"), "same");
   ASSERT_TRUE(Run(dir_ / "a/m")->stored);
   EXPECT_FALSE(Run(dir_ / "a/m")->stored);
@@ -141,7 +141,7 @@ TEST_F(TreeTest, AnotherPathIsAnotherTreeAndTheSameOneIsStoredOnce) {
   EXPECT_TRUE(Run(dir_ / "a/m")->stored);
 }
 
-TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCopy) {
+TEST_F(TreeTest, AFileRewrittenInPlaceIsStoredAgainBeforeDeletion) {
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   SetTime(tree + "/w", 1'700'000'000);
@@ -158,7 +158,7 @@ TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCop
   EXPECT_EQ(BytesOf(dir_ / "back/w"), "new bytes");
 }
 
-TEST_F(TreeTest, WhatThisProcessReadBeforeIsReadAgainWhereItMayHaveChanged) {
+TEST_F(TreeTest, ReadsFilesAgainIfTheyMayHaveChanged) {
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   const auto before = DescribeTree(FileSystem::Posix(), tree, Links::kRefuse);
@@ -168,7 +168,7 @@ TEST_F(TreeTest, WhatThisProcessReadBeforeIsReadAgainWhereItMayHaveChanged) {
   EXPECT_FALSE(CompareTrees(*after, *before).ok());
 }
 
-TEST_F(TreeTest, ARepairStoresNoOtherContent) {
+TEST_F(TreeTest, ARepairRefusesChangedContent) {
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   ASSERT_TRUE(Run(tree).ok());
@@ -187,7 +187,7 @@ TEST_F(TreeTest, ARepairStoresNoOtherContent) {
   EXPECT_TRUE(VerifyMember(store_, Members()[0]).problems.empty());
 }
 
-TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
+TEST_F(TreeTest, AnUnusualTreeRoundTrips) {
   const std::string root = MakeOddTree();
   const auto before = Portrait(root);
   int number = 0;
@@ -207,7 +207,7 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
   EXPECT_FALSE(stdfs::exists(root));
 }
 
-TEST_F(TreeTest, TheSidecarOfAnOddTreeIsMadeAgainFromItsTar) {
+TEST_F(TreeTest, RebuildsTheSidecarOfAnUnusualTree) {
   const std::string root = MakeOddTree();
   for (const StoreOptions& options : {StoreOptions{}, StoreOptions{.pack = true, .max_tar_bytes = 1}}) {
     const auto copy = StoreTree(store_, root, {}, options);
@@ -222,7 +222,7 @@ TEST_F(TreeTest, TheSidecarOfAnOddTreeIsMadeAgainFromItsTar) {
   }
 }
 
-TEST_F(TreeTest, AHoleComesBackAsAHole) {
+TEST_F(TreeTest, AHoleIsRestoredAsAHole) {
   Write(dir_ / "m/sparse", "begin");
   stdfs::resize_file(dir_ / "m/sparse", 64 << 20);
   Write(dir_ / "m/zeros", std::string(4096, '\0'));
@@ -236,7 +236,7 @@ TEST_F(TreeTest, AHoleComesBackAsAHole) {
   EXPECT_LT(st.st_blocks * 512, 1 << 20);
 }
 
-TEST_F(TreeTest, LinksThatLeadOutAreRefusedKeptOrFollowedAsAsked) {
+TEST_F(TreeTest, LinksThatLeadOutsideAreRefusedKeptOrFollowed) {
   Write(dir_ / "blobs/1", "content");
   Write(dir_ / "blobs/deep/2", "deeper");
   stdfs::create_directories(dir_ / "snapshot/s");
@@ -253,7 +253,7 @@ TEST_F(TreeTest, LinksThatLeadOutAreRefusedKeptOrFollowedAsAsked) {
   const auto followed = Run(dir_ / "snapshot", true, Links::kFollow);
   ASSERT_TRUE(followed.ok()) << followed.status().message();
   EXPECT_TRUE(followed->stored && followed->deleted);
-  EXPECT_EQ(BytesOf(dir_ / "blobs/deep/2"), "deeper");  // only links to it went
+  EXPECT_EQ(BytesOf(dir_ / "blobs/deep/2"), "deeper");  // only links to it were removed
   ASSERT_TRUE(Restore(kept->record, dir_ / "kept").ok());
   EXPECT_EQ(stdfs::read_symlink(dir_ / "kept/s/w"), "../../blobs/1");
   EXPECT_EQ(stdfs::read_symlink(dir_ / "kept/d"), dir_ / "blobs/deep");
@@ -264,7 +264,7 @@ TEST_F(TreeTest, LinksThatLeadOutAreRefusedKeptOrFollowedAsAsked) {
   EXPECT_EQ(stdfs::read_symlink(dir_ / "followed/s/inside"), "../own");
 }
 
-TEST_F(TreeTest, ALinkByWayOfAnotherThatLeadsOutLeadsOut) {
+TEST_F(TreeTest, ALinkThroughALinkThatLeadsOutsideLeadsOutside) {
   Write(dir_ / "out/x", "x");
   Write(dir_ / "m/own", "own");
   stdfs::create_symlink("../out", dir_ / "m/d");
@@ -274,7 +274,7 @@ TEST_F(TreeTest, ALinkByWayOfAnotherThatLeadsOutLeadsOut) {
   for (const TreeFile& file : *files) EXPECT_EQ(file.leaves, file.kind == EntryKind::kLink) << file.name;
 }
 
-TEST_F(TreeTest, WhatGoesRoundOrIsNoFileIsRefusedByName) {
+TEST_F(TreeTest, RefusesCyclesAndSpecialFilesByName) {
   Write(dir_ / "m/own", "own");
   stdfs::create_symlink(dir_ / "m", dir_ / "m/round");
   EXPECT_NE(Run(dir_ / "m", false, Links::kFollow).status().message().find("/round: it contains itself"),
@@ -313,7 +313,7 @@ TEST_F(TreeTest, ARestoredTreeIsComparedWithItsRecord) {
   EXPECT_TRUE(Restore(record, dir_ / "back").ok());
 }
 
-TEST(EscapedNames, AreUtf8AndGiveTheNameBack) {
+TEST(EscapedNames, AreUtf8AndRoundTrip) {
   uint32_t random = 1;
   for (int i = 0; i < 2000; ++i) {
     std::string name;
@@ -324,7 +324,7 @@ TEST(EscapedNames, AreUtf8AndGiveTheNameBack) {
     }
     const std::string text = EscapeName(name);
     EXPECT_EQ(UnescapeName(text).value(), name);
-    EXPECT_NO_THROW((void)nlohmann::json(text).dump());  // throws on what is no UTF-8
+    EXPECT_NO_THROW((void)nlohmann::json(text).dump());  // throws if it is not UTF-8
   }
   EXPECT_EQ(EscapeName("a\\b\xff"), "a\\\\b\\xff");
   for (const char* bad : {"\\", "\\y", "\\x4", "\\x41", "\\xFF", "\xff"})

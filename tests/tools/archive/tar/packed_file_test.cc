@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Trained-looking values: small floats around zero.
+// Values like trained ones: small floats around zero.
 Bytes Floats(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 0.02f);
@@ -81,9 +81,9 @@ class PackedFileTest : public testing::Test {
   int number_ = 0;
 };
 
-TEST_F(PackedFileTest, AnyRangeComesBack) {
+TEST_F(PackedFileTest, ReadsAnyRange) {
   Bytes file = Floats(3'000'000, 1);
-  file.resize(file.size() + 3);  // a broken element at the end
+  file.resize(file.size() + 3);  // an incomplete element at the end
   const Bytes packed = Pack(file, {{0, 100, 1, "", 0}, {100, file.size(), 4, "", 0}});
   EXPECT_LT(packed.size(), file.size() * 9 / 10);
   const auto opened = Open(packed);
@@ -100,7 +100,7 @@ TEST_F(PackedFileTest, AnyRangeComesBack) {
   EXPECT_EQ((*opened)->ReadAt(file.size() - 5, beyond).kind(), StatusKind::kCorrupt);
 }
 
-TEST_F(PackedFileTest, MastersAreStoredAsWhatTheirWeightsDoNotSay) {
+TEST_F(PackedFileTest, StoresOnlyTheBitsOfMastersThatWeightsLack) {
   Bytes masters = Floats(2'000'000, 3);
   const uint32_t nan = 0x7f800001;  // rounds to an infinity: an exception
   std::memcpy(masters.data() + 400, &nan, 4);
@@ -113,7 +113,7 @@ TEST_F(PackedFileTest, MastersAreStoredAsWhatTheirWeightsDoNotSay) {
   EXPECT_EQ(out, masters);
 }
 
-TEST_F(PackedFileTest, WeightsThatAreNoRoundingOrGoneLeaveTheMasterWhole) {
+TEST_F(PackedFileTest, WithoutMatchingWeightsStoresWholeMasters) {
   const Bytes masters = Floats(100'000, 4), others = RoundedTo16(Floats(100'000, 5));
   for (const Bytes& weights : {others, Bytes()}) {
     const auto opened = Open(Pack(masters, {{0, masters.size(), 4, "weights", 0}}, weights));
@@ -123,7 +123,7 @@ TEST_F(PackedFileTest, WeightsThatAreNoRoundingOrGoneLeaveTheMasterWhole) {
   }
 }
 
-TEST_F(PackedFileTest, FilesThatNobodyDescribedArePackedToo) {
+TEST_F(PackedFileTest, PacksFilesWithoutADescription) {
   const Bytes file = Floats(500'000, 6);
   const Bytes packed = Pack(file, UnknownSegments(file.size()));
   EXPECT_LT(packed.size(), file.size() * 95 / 100);
@@ -132,7 +132,7 @@ TEST_F(PackedFileTest, FilesThatNobodyDescribedArePackedToo) {
   EXPECT_EQ(out, file);
 }
 
-TEST_F(PackedFileTest, NoDamageCrashesOrAllocatesWildly) {
+TEST_F(PackedFileTest, DamageNeitherCrashesNorAllocatesMuch) {
   const Bytes masters = Floats(50'000, 7), weights = RoundedTo16(masters);
   const Bytes good = Pack(masters, {{0, masters.size(), 4, "weights", 0}}, weights);
   std::mt19937 random(8);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-TEST(StubTest, ALargeFileWithFewBlocksLiesOnTape) {
+TEST(StubTest, ALargeFileWithFewBlocksIsAStub) {
   const struct {
     const char* what;
     uint64_t bytes, allocated;
@@ -45,7 +45,7 @@ class RecallTest : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(RecallTest, WithoutACommandNothingIsAskedFor) {
+TEST_F(RecallTest, WithoutACommandRecallsNothing) {
   const std::vector<std::string> paths = {Stub("a"), Stub("b")};
   EXPECT_EQ(*TryRecall(paths, {}), paths);
   const auto recalled = Recall(paths, {});
@@ -54,7 +54,7 @@ TEST_F(RecallTest, WithoutACommandNothingIsAskedFor) {
   EXPECT_TRUE(Recall({dir_ / "gone"}, {}).ok());
 }
 
-TEST_F(RecallTest, ACommandMustBringAllBack) {
+TEST_F(RecallTest, TheCommandMustRecallAllFiles) {
   const std::vector<std::string> paths = {Stub("a"), Stub("b c")};
   const RecallCommands only_first{.stat = "",
                                   .recall = "head -c 2097152 /dev/urandom > " + (dir_ / "a") + " #"};

@@ -34,7 +34,7 @@ TEST(ArchiveRecordTest, BranchesOfEveryVersionAreKept) {
   }
 }
 
-TEST(ArchiveRecordTest, ASourceThatIsNotUtf8IsEscapedWithBranchesToo) {
+TEST(ArchiveRecordTest, EscapesASourceThatIsNotUtf8) {
   ArchiveRecord record = ExampleRecord();
   record.source = "/scratch/\xff%/step-00000031";
   record.descent.branches = {{"ab", 30}};

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// A disk that cannot give one part of one file: read number `at` of `path` fails.
+// A disk that cannot read one part of one file: read number `at` of `path` fails.
 class BadSectorFileSystem final : public WrappedFileSystem {
  public:
   BadSectorFileSystem(std::string path, int at)
@@ -44,7 +44,7 @@ class TarParityTest : public testing::Test {
   const std::string path_ = dir_ / "x.tar";
 };
 
-TEST_F(TarParityTest, ParityOfATarThatCannotBeReadIsNotWritten) {
+TEST_F(TarParityTest, WritesNoParityForAnUnreadableTar) {
   BadSectorFileSystem fs(path_, 2);
   const auto parity = Write(fs);
   ASSERT_TRUE(fs.met());
@@ -53,19 +53,19 @@ TEST_F(TarParityTest, ParityOfATarThatCannotBeReadIsNotWritten) {
   EXPECT_EQ(Files(), std::vector<std::string>{"x.tar"});
 }
 
-TEST(StripeShapeTest, HasParityOfAtLeastTheShareThatIsAskedFor) {
+TEST(StripeShapeTest, HasAtLeastTheRequestedParity) {
   for (int percent = 1; percent <= 50; ++percent) {
     const auto shape = ShapeFor(percent / 100.0);
     ASSERT_TRUE(shape.ok()) << percent << ": " << shape.status().message();
     EXPECT_EQ(shape->data + shape->parity, kMaxCodeBlocks);
     EXPECT_GE(100 * shape->parity, percent * shape->data) << percent;
-    // One block less would not do; 28 % is a little more as a double.
+    // One block less would be too few; 28 % is a little more as a double.
     EXPECT_TRUE(shape->parity == 1 || 100 * (shape->parity - 1) <= percent * (shape->data + 1)) << percent;
   }
   EXPECT_EQ(ShapeFor(0.501).status().kind(), StatusKind::kInvalidArgument);
 }
 
-TEST_F(TarParityTest, ItsSizeIsKnownBefore) {
+TEST_F(TarParityTest, PredictsItsSize) {
   for (const double fraction : {0.01, 0.1, 0.5}) {
     const auto parity = Write(FileSystem::Posix(), fraction);
     ASSERT_TRUE(parity.ok()) << parity.status().message();
@@ -74,7 +74,7 @@ TEST_F(TarParityTest, ItsSizeIsKnownBefore) {
   }
 }
 
-TEST_F(TarParityTest, ABlockThatCannotBeReadIsRepaired) {
+TEST_F(TarParityTest, RepairsAnUnreadableBlock) {
   ASSERT_TRUE(Write(FileSystem::Posix()).ok());
   BadSectorFileSystem fs(path_, 2);
   const auto repaired = RepairTar(fs, PlaceOfTar(path_), PlaceOfTar(dir_ / "y.tar"));

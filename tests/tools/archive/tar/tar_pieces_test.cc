@@ -41,7 +41,7 @@ class TarPiecesTest : public testing::Test {
           << std::string(std::string_view(name).ends_with("y") ? 0 : 70000, name[0]);
   }
 
-  // One file an entry, unless said otherwise.
+  // One file per entry by default.
   Status Store(FileSystem& fs, StoreOptions options = {.max_tar_bytes = 1}) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
     return StoreStep({fs, store_.directory()}, *step, {}, options).status();
@@ -54,7 +54,7 @@ class TarPiecesTest : public testing::Test {
   std::vector<ArchiveMember> Members() { return ListStore(store_).value(); }
   std::vector<std::string> FilesIn() { return store_.List().value(); }
   std::vector<std::string> Paths() { return FilesOf(store_.Place(*Member().record)); }
-  // What is wrong with the step, in one text.
+  // The problems of the step, in one text.
   std::string Trouble() {
     std::string text;
     for (const Problem& problem : VerifyMember(store_, Member()).problems) text += ToString(problem) + "\n";
@@ -73,7 +73,7 @@ class TarPiecesTest : public testing::Test {
   const cairn::Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
-TEST(TarPieceNameTest, IsOfOneTarAndOneNumber) {
+TEST(TarPieceNameTest, RoundTrips) {
   const std::string tar = "gpt-step-00000010.aaaaaaaa.tar";
   EXPECT_EQ(TarPieceName(tar, 1), tar);
   EXPECT_EQ(TarPieceName(tar + ".partial", 12), tar + ".12.partial");
@@ -85,7 +85,7 @@ TEST(TarPieceNameTest, IsOfOneTarAndOneNumber) {
   EXPECT_FALSE(ParseTarPieceName("gpt-bundle-00000010-00000020.aaaaaaaa.tar.2"));  // those are of one file
 }
 
-TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
+TEST_F(TarPiecesTest, GnuTarReadsEveryPiece) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   EXPECT_EQ(record.pieces.size(), record.files.size() + 1);  // and SHA256SUMS
@@ -106,7 +106,7 @@ TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
   EXPECT_EQ(Shell(fmt::format("cd '{}' && sha256sum -c SHA256SUMS", out)), 0);
 }
 
-TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
+TEST_F(TarPiecesTest, AReadPastTheEndNamesItsOffsetInTheTar) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   const auto tar = OpenTar(FileSystem::Posix(), store_.Place(record),
@@ -118,14 +118,14 @@ TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
       << read.message();
 }
 
-TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
+TEST_F(TarPiecesTest, AnyPieceSizeRestoresTheSameStep) {
   std::mt19937 random(1);
   for (int i = 0; i < 12; ++i) {
     const StoreOptions options{.pack = i % 2 == 1, .max_tar_bytes = 1 + random() % 600'000};
     ASSERT_TRUE(Store(FileSystem::Posix(), options).ok());
     const ArchiveRecord record = *Member().record;
     uint64_t begin = 0;
-    for (const uint64_t bytes : record.pieces) {  // too large only where it is of one entry
+    for (const uint64_t bytes : record.pieces) {  // larger only if it has a single entry
       const auto entries = std::ranges::count_if(record.files, [&](const ArchivedFile& file) {
         return file.offset >= begin && file.offset - begin < bytes;
       });
@@ -139,11 +139,11 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
     EXPECT_EQ(Member().record->pieces, record.pieces);
     EXPECT_EQ(Member().record->files, record.files);
     const size_t parts = std::max<size_t>(1, record.pieces.size());
-    EXPECT_EQ(FilesIn().size(), parts + 1);  // nothing is left of another limit
+    EXPECT_EQ(FilesIn().size(), parts + 1);  // no file of another limit is left
   }
 }
 
-TEST_F(TarPiecesTest, ATreeLiesInPiecesToo) {
+TEST_F(TarPiecesTest, ATreeCanBeStoredInPieces) {
   ASSERT_TRUE(StoreTree(store_, dir_ / "notes", {}, {.max_tar_bytes = 150'000}).ok());
   const ArchiveMember notes = Member("notes");
   EXPECT_EQ(notes.record->pieces.size(), 2u);
@@ -152,7 +152,7 @@ TEST_F(TarPiecesTest, ATreeLiesInPiecesToo) {
   EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", dir_ / "notes", dir_ / "again")), 0);
 }
 
-TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
+TEST_F(TarPiecesTest, NamesMissingTruncatedAndSwappedPieces) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   for (const std::string& path : paths) {
@@ -168,7 +168,7 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
     stdfs::rename(dir_ / "aside", path);
     EXPECT_EQ(Trouble(), "");
   }
-  // Two of one size differ only in their entries.
+  // Two of equal size differ only in their entries.
   ASSERT_TRUE(StoreTree(store_, dir_ / "notes", {}, {.max_tar_bytes = 1}).ok());
   const ArchiveMember notes = Member("notes");
   const std::vector<std::string> files = FilesOf(store_.Place(*notes.record));
@@ -181,7 +181,7 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
   EXPECT_FALSE(stdfs::exists(dir_ / "again"));
 }
 
-TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
+TEST_F(TarPiecesTest, DamageIsNamedByFileAndNeverRestored) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   for (const std::string& path : paths) {
@@ -198,7 +198,7 @@ TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
   EXPECT_EQ(Trouble(), "");
 }
 
-TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
+TEST_F(TarPiecesTest, WithoutASidecarAMissingPieceIsNamed) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   const std::string tar = Member().tar;
@@ -207,7 +207,7 @@ TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
   for (const std::string& path : paths) {
     stdfs::rename(path, dir_ / "aside");
     EXPECT_FALSE(RebuildRecord({store_, tar}, {}).ok()) << path;
-    if (path != paths.back()) {  // which holds SHA256SUMS alone, and no name tells of it
+    if (path != paths.back()) {  // which holds only SHA256SUMS, and no name shows it
       EXPECT_FALSE(RestoreTar({store_, tar}, dir_ / "back/x", {}).ok()) << path;
       EXPECT_NE(Member().trouble.find(path + " is missing"), std::string::npos) << Member().trouble;
     }
@@ -217,7 +217,7 @@ TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
   EXPECT_EQ(Trouble(), "");
 }
 
-TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
+TEST_F(TarPiecesTest, ParityOrTheSourceRepairsIt) {
   ASSERT_TRUE(Store(FileSystem::Posix(), {.parity = 0.1, .max_tar_bytes = 1}).ok());
   std::vector<std::string> good;
   for (const std::string& path : Paths()) good.push_back(BytesOf(path));
@@ -243,7 +243,7 @@ TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
   EXPECT_GT(Paths().size(), 1u);
 }
 
-TEST_F(TarPiecesTest, IsNeverBundledAndAListFollowsEveryFile) {
+TEST_F(TarPiecesTest, IsNeverBundledAndListsEveryFile) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const uint64_t large = uint64_t{1} << 40;
   EXPECT_TRUE(PlanBundles(*ListStore(store_), {large, large, large}, true, [](const auto&) {
@@ -258,21 +258,21 @@ TEST_F(TarPiecesTest, IsNeverBundledAndAListFollowsEveryFile) {
   EXPECT_EQ(state(), MemberState::kVerified);
 }
 
-TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
+TEST_F(TarPiecesTest, NeedsOnlyThePiecesOfRequestedFiles) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   const TarPlace place = store_.Place(record);
   EXPECT_EQ(FilesWith(place, record, {"manifest.json"}), std::vector{FilesOf(place)[0]});
   EXPECT_EQ(FilesWith(place, record, {record.files[2].name}), std::vector{FilesOf(place)[2]});
   stdfs::remove(FilesOf(place)[3]);
-  stdfs::copy(FilesOf(place)[4], FilesOf(place)[3]);  // another's: nobody looks
+  stdfs::copy(FilesOf(place)[4], FilesOf(place)[3]);  // another user's file: it is not read
   stdfs::resize_file(FilesOf(place)[3], record.pieces[3]);
   const auto view = OpenMember({store_, Member().tar});
   ASSERT_TRUE(view.ok()) << view.status().message();
   EXPECT_TRUE(ReadSmallFile(**view, JoinPath((*view)->root(), "index.h5"), 1 << 30).ok());
 }
 
-TEST_F(TarPiecesTest, ASidecarThatLiesIsRefused) {
+TEST_F(TarPiecesTest, RefusesAnInconsistentSidecar) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord good = *Member().record;
   ASSERT_EQ(*DecodeRecord(EncodeRecord(good)), good);
@@ -286,7 +286,7 @@ TEST_F(TarPiecesTest, ASidecarThatLiesIsRefused) {
   lying.pieces.front() = UINT64_MAX;
   EXPECT_TRUE(refused(lying));
   lying = good;
-  lying.pieces[0] += lying.pieces[1];  // a file would go on in the next
+  lying.pieces[0] += lying.pieces[1];  // a file would continue in the next
   lying.pieces[1] = 0;
   EXPECT_TRUE(refused(lying));
   lying = good;
@@ -295,14 +295,14 @@ TEST_F(TarPiecesTest, ASidecarThatLiesIsRefused) {
   lying = good;
   lying.bundle = "gpt-bundle-00000010-00000020.aaaaaaaa.tar";
   EXPECT_TRUE(refused(lying));
-  ArchiveRecord whole = good;  // what a program from before reads
+  ArchiveRecord whole = good;  // as an older program reads it
   whole.pieces.clear();
   EXPECT_NE(EncodeRecord(whole).find("\"version\": 2"), std::string::npos);
   EXPECT_NE(EncodeRecord(good).find("\"version\": 3"), std::string::npos);
 }
 
-// Stops after every change in turn: nothing pretends, and the next run ends the work.
-TEST_F(TarPiecesTest, NothingPretendsWhereverStoringStops) {
+// Stops after every change in turn: no incomplete member is listed as whole, and the next run finishes.
+TEST_F(TarPiecesTest, AStopWhileStoringLeavesNoApparentMember) {
   bool done = false;
   for (int changes = 0; !done; ++changes) {
     StoppingFileSystem stopping(changes);
@@ -319,7 +319,7 @@ TEST_F(TarPiecesTest, NothingPretendsWhereverStoringStops) {
   }
 }
 
-TEST_F(TarPiecesTest, AllGoesWhereverRemovingStops) {
+TEST_F(TarPiecesTest, AStoppedRemovalIsFinished) {
   ASSERT_TRUE(Store(FileSystem::Posix(), {.parity = 0.05, .max_tar_bytes = 1}).ok());
   const std::string tar = Member().tar;
   stdfs::copy(store_.directory(), dir_ / "template");
