@@ -189,8 +189,7 @@ class Decoder {
   // The cuts are along different axes of the parameter's ranks and different dimensions that it has.
   static bool AreValid(const ParameterSpec& spec) {
     for (const Cut& cut : spec.cuts) {
-      const bool has_axis =
-          spec.of_experts ? cut.axis == Axis::kEtp || cut.axis == Axis::kEp : cut.axis == Axis::kTp;
+      const bool has_axis = std::ranges::find(spec.axes(), cut.axis) != spec.axes().end();
       if (!has_axis || cut.dim < 0 || cut.dim >= spec.shape.rank()) return false;
       if (std::ranges::count(spec.cuts, cut.axis, &Cut::axis) > 1) return false;
       if (std::ranges::count(spec.cuts, cut.dim, &Cut::dim) > 1) return false;

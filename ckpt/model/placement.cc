@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <span>
 
 namespace cairn {
 namespace {
@@ -18,9 +17,8 @@ uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple -
 // True for one of the ranks that hold a parameter because it is not cut along their axes: the next one for
 // the next parameter.
 bool IsItsTurn(uint32_t index, const ParameterSpec& spec, const Topology& topology, int rank) {
-  constexpr Axis kOfDense[] = {Axis::kTp}, kOfExperts[] = {Axis::kEtp, Axis::kEp};
   auto turn = static_cast<int>(index);
-  for (const Axis axis : spec.of_experts ? std::span<const Axis>(kOfExperts) : kOfDense) {
+  for (const Axis axis : spec.axes()) {
     if (std::ranges::find(spec.cuts, axis, &Cut::axis) != spec.cuts.end()) continue;
     const int size = topology.size(axis);
     if (turn % size != topology.Coordinate(rank, axis)) return false;

@@ -9,6 +9,7 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -104,6 +105,8 @@ struct ParameterSpec {
 
   // A matrix, or a stack of them: what optimizers decay. A vector, or a stack of vectors, is not one.
   bool is_matrix() const { return shape.rank() - (of_experts ? 1 : 0) > 1; }
+  // The axes that can cut it.
+  std::span<const Axis> axes() const { return of_experts ? std::span<const Axis>(kExpertAxes) : kDenseAxes; }
   // True if it is cut by tensor parallelism at most, as in a dense model.
   bool is_dense() const {
     return !of_experts && cuts.size() <= 1 && (cuts.empty() || cuts[0].axis == Axis::kTp);

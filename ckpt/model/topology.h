@@ -23,6 +23,9 @@ enum class Axis : uint8_t {
   kPp = 5,   // pipeline stages
 };
 
+// Those that can cut a parameter, of experts or not.
+inline constexpr Axis kDenseAxes[] = {Axis::kTp}, kExpertAxes[] = {Axis::kEtp, Axis::kEp};
+
 struct Topology {
   int tp = 1;    // tensor parallel size
   int pp = 1;    // pipeline stages

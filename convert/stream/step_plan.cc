@@ -6,7 +6,6 @@
 #include "convert/stream/step_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <unordered_map>
 
@@ -92,10 +91,11 @@ Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const n
 std::vector<PlannedShard> StepPlan::Stage(int pp_rank) const {
   std::vector<PlannedShard> shards(topology_.stage_size());
   const int first = pp_rank * topology_.stage_size();
-  std::map<std::array<int, 3>, Result<RankLayout>> layouts;  // by the coordinates that slices depend on
+  std::map<std::vector<int>, Result<RankLayout>> layouts;  // by the coordinates that slices depend on
   for (int rank = first; rank < first + topology_.stage_size(); ++rank) {
-    const auto at = [&](Axis axis) { return topology_.Coordinate(rank, axis); };
-    const std::array<int, 3> place{at(Axis::kTp), at(Axis::kEtp), at(Axis::kEp)};
+    std::vector<int> place;
+    for (const Axis axis : kDenseAxes) place.push_back(topology_.Coordinate(rank, axis));
+    for (const Axis axis : kExpertAxes) place.push_back(topology_.Coordinate(rank, axis));
     auto layout = layouts.find(place);
     if (layout == layouts.end()) layout = layouts.emplace(place, LayoutOf(specs_, topology_, rank)).first;
     assert(layout->second.ok());  // Make() tried
