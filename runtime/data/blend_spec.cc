@@ -66,8 +66,8 @@ Result<DataPath> ParseDataPath(std::span<const std::string> words) {
   }
   if (numbers > 0 && numbers < weights.size())
     return InvalidArgument(
-        "--data-path: {} of {} datasets have a weight; give WEIGHT PREFIX WEIGHT PREFIX ..., or prefixes "
-        "alone",
+        "--data-path: {} of {} datasets have a weight; give WEIGHT PREFIX WEIGHT PREFIX ..., or only "
+        "prefixes",
         numbers, weights.size());
   const size_t step = numbers > 0 ? 2 : 1;
   for (size_t i = step - 1; i < words.size(); i += step) path.prefixes.emplace_back(Trim(words[i]));
