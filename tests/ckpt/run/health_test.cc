@@ -89,7 +89,7 @@ struct VerdictCase {
 
 class VerdictTest : public testing::TestWithParam<VerdictCase> {};
 
-TEST_P(VerdictTest, FindsTheUnhealthySteps) {
+TEST_P(VerdictTest, FindsUnhealthySteps) {
   const VerdictCase& c = GetParam();
   const std::vector<std::string> verdicts = Verdicts(c.steps, c.condemned);
   ASSERT_EQ(verdicts.size(), c.steps.size());

@@ -61,7 +61,7 @@ struct RetentionCase {
 
 class HealthyRetentionTest : public testing::TestWithParam<RetentionCase> {};
 
-TEST_P(HealthyRetentionTest, RetiresUnhealthySteps) {
+TEST_P(HealthyRetentionTest, RetiresSteps) {
   const RetentionCase& c = GetParam();
   std::vector<StepFacts> steps;
   for (const int64_t step : c.steps)

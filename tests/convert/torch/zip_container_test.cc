@@ -77,7 +77,7 @@ class ZipContainerTest : public testing::Test {
   std::unique_ptr<File> file_;
 };
 
-TEST_F(ZipContainerTest, FindsRecordsByNameWithoutTheArchivesOwn) {
+TEST_F(ZipContainerTest, FindsRecordsByNameWithoutTheArchivesPrefix) {
   const auto zip = Read(Sound().Bytes());
   ASSERT_TRUE(zip.ok()) << zip.status().message();
   EXPECT_EQ(zip->records().size(), 2u);

@@ -186,7 +186,7 @@ TEST(TorchrunTest, NamesAndKillsAStoppedRank) {
   ExpectNobodyLeft(outcome.output);
 }
 
-// Its status 0 is no failure to torchrun; the other rank sees that the process is gone.
+// Its status 0 does not count as a failure for torchrun; the other rank sees that the process is gone.
 TEST(TorchrunTest, OtherRanksNoticeAVanishedRank) {
   const Outcome outcome = RunTorchrunStyle("mpi_hang vote-exit");
   EXPECT_THAT(outcome.output, HasSubstr(fmt::format("status of 0: {}\n", int{cairn::kExitLostPeer})));

@@ -112,7 +112,7 @@ TEST_F(TextImportTest, CountingWritesNothing) {
   EXPECT_EQ(FileSystem::Posix().List(dir_.path())->size(), 1u);
 }
 
-TEST_F(TextImportTest, TrainedModelCompressesAndCutsAtLineEndsWithoutATrace) {
+TEST_F(TextImportTest, ATrainedModelCompressesAndSplitsAtLineEndsLosslessly) {
   const std::string content = Prose(60'000);
   const auto tokenizer = Train(content.substr(0, 200'000), 600);
   EXPECT_EQ(tokenizer->vocab_size(), 600u);

@@ -175,7 +175,7 @@ TEST(OtherClustersTest, SequencesFlashAttentionAndFp8SaveTimeAndMemory) {
   EXPECT_LT(of().time.bubble, 0.3 * fp8.time.bubble);
 }
 
-TEST(OtherClustersTest, MegatronLmHolds18BytesAParameterOr6And12OverDp) {
+TEST(OtherClustersTest, MegatronLmTakes18BytesPerParameterOr6Plus12OverDp) {
   const ModelShape shape{.layers = 48, .hidden = 6144, .heads = 64, .vocab = 51200};
   MemoryConstants constants;
   for (const auto& info : MemoryConstantInfos()) constants.*info.field = 1;
