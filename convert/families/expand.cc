@@ -34,9 +34,8 @@ class Expander {
   ExpandedModel Run() {
     ForEachModule(InStateDictOrder(), [&](const Module& module, bool bias, int layer) {
       const auto groups = static_cast<uint64_t>(module.layout == Layout::kGrouped ? shape_.KvHeads() : 1);
-      result_.tensors.push_back(StoredTensor(InLayer(module.name, layer) + (bias ? ".bias" : ".weight"),
-                                             SpecsOf(module, bias, layer), groups,
-                                             module.layout == Layout::kTransposed));
+      result_.tensors.push_back(StoredTensor(InLayer(module.Name(bias), layer), SpecsOf(module, bias, layer),
+                                             groups, module.layout == Layout::kTransposed));
     });
     ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
       for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
