@@ -1,7 +1,6 @@
 // A table's module is a stored tensor that one or more canonical parameters fill. Each module is expanded
 // for each layer that has it, in two orders: as the other system's state dict lists the tensors, and as the
-// trainer lists the parameters. Parameters lie in a tensor row after row, or group of heads after group; a
-// transposed tensor is laid out first and transposed at the end.
+// trainer lists the parameters. A transposed tensor is laid out first and transposed at the end.
 
 #include "convert/families/expand.h"
 
@@ -18,63 +17,6 @@ std::string InLayer(const std::string& name, int layer) {
   return at == std::string::npos ? name : name.substr(0, at) + std::to_string(layer) + name.substr(at + 2);
 }
 
-// Lays out the parameters of one stored weight or bias.
-class TensorBuilder {
- public:
-  TensorBuilder(const Module& module, const ModelShape& shape) : module_(module), shape_(shape) {}
-
-  ForeignTensor Build(std::string name, const std::vector<ParameterSpec>& specs) const {
-    ForeignTensor tensor{std::move(name), specs[0].shape, {}};
-    tensor.shape[0] = 0;
-    for (const ParameterSpec& spec : specs) tensor.shape[0] += spec.shape[0];
-    if (module_.layout == Layout::kGrouped) {
-      AddGroups(specs, tensor);
-    } else {
-      uint64_t row = 0;
-      for (const ParameterSpec& spec : specs) {
-        AddRows(spec, 0, spec.shape[0], row, tensor);
-        row += spec.shape[0];
-      }
-    }
-    if (module_.layout == Layout::kTransposed && tensor.shape.rank() == 2) Transpose(tensor);
-    return tensor;
-  }
-
- private:
-  // Rows [first, first + count) of a parameter at row `at` of the tensor.
-  static void AddRows(const ParameterSpec& spec, uint64_t first, uint64_t count, uint64_t at,
-                      ForeignTensor& tensor) {
-    ForeignPart part{{Box::Whole(spec.shape), Box::Whole(spec.shape)}, spec.name};
-    part.box.offset[0] = first;
-    part.in_array.offset[0] = at;
-    part.box.extent[0] = part.in_array.extent[0] = count;
-    tensor.parts.push_back(std::move(part));
-  }
-
-  void AddGroups(const std::vector<ParameterSpec>& specs, ForeignTensor& tensor) const {
-    const auto groups = static_cast<uint64_t>(shape_.KvHeads());
-    uint64_t row = 0;
-    for (uint64_t group = 0; group < groups; ++group) {
-      for (const ParameterSpec& spec : specs) {
-        const uint64_t rows = spec.shape[0] / groups;
-        AddRows(spec, group * rows, rows, row, tensor);
-        row += rows;
-      }
-    }
-  }
-
-  static void Transpose(ForeignTensor& tensor) {
-    std::swap(tensor.shape[0], tensor.shape[1]);
-    for (ForeignPart& part : tensor.parts) {
-      part.in_array = Transposed(part.in_array);
-      part.transpose = true;
-    }
-  }
-
-  const Module& module_;
-  const ModelShape& shape_;
-};
-
 class Expander {
  public:
   Expander(const Architecture& architecture, const json& model, const ModelShape& shape)
@@ -82,8 +24,9 @@ class Expander {
 
   ExpandedModel Run() {
     ForEachModule(InStateDictOrder(), [&](const Module& module, bool bias, int layer) {
-      const std::string name = InLayer(module.name, layer) + (bias ? ".bias" : ".weight");
-      result_.tensors.push_back(TensorBuilder(module, shape_).Build(name, SpecsOf(module, bias, layer)));
+      const auto groups = static_cast<uint64_t>(module.layout == Layout::kGrouped ? shape_.KvHeads() : 1);
+      result_.tensors.push_back(StoredTensor(InLayer(module.Name(bias), layer), SpecsOf(module, bias, layer),
+                                             groups, module.layout == Layout::kTransposed));
     });
     ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
       for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
@@ -135,6 +78,31 @@ class Expander {
 };
 
 }  // namespace
+
+ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, uint64_t groups,
+                           bool transposed) {
+  const bool matrix = specs[0].is_matrix();
+  ForeignTensor tensor{std::move(name), specs[0].shape, {}};
+  const int dim = tensor.shape.rank() - (matrix ? 2 : 1);
+  tensor.shape[dim] = 0;
+  for (const ParameterSpec& spec : specs) tensor.shape[dim] += spec.shape[dim];
+  uint64_t row = 0;
+  for (uint64_t group = 0; group < groups; ++group) {
+    for (const ParameterSpec& spec : specs) {
+      ForeignPart part{{Box::Whole(spec.shape), Box::Whole(spec.shape)}, spec.name};
+      const uint64_t rows = spec.shape[dim] / groups;
+      part.box.offset[dim] = group * rows;
+      part.in_array.offset[dim] = row;
+      part.box.extent[dim] = part.in_array.extent[dim] = rows;
+      tensor.parts.push_back(std::move(part));
+      row += rows;
+    }
+  }
+  if (!transposed || !matrix) return tensor;
+  tensor.shape = LastTwoSwapped(tensor.shape);
+  for (ForeignPart& part : tensor.parts) part = {part.Transposed(), std::move(part.parameter)};
+  return tensor;
+}
 
 bool Holds(const std::string& condition, const json& model) {
   if (condition == kAlways) return true;

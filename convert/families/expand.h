@@ -18,6 +18,12 @@ Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::j
 // The modules of such a model; its sizes do not matter. Errors: those of Expand.
 Result<DecoderModules> ModulesOf(const Architecture& architecture, nlohmann::json model);
 
+// The weights, or the biases, of one stored module: the rows of one behind those of the other, or `groups`
+// times as many of each by turns. Of a matrix the rows are the last dimension but one, whether or not experts
+// are stacked. `transposed`: a matrix is stored with its last two dimensions swapped.
+ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, uint64_t groups,
+                           bool transposed);
+
 // True if `condition` (family.h) holds for a manifest's `model`; a missing field counts as false.
 bool Holds(const std::string& condition, const nlohmann::json& model);
 

@@ -119,12 +119,16 @@ class Reader {
                   .when = of.Text("when", kAlways),
                   .weight = of.Text("weight", kAlways),
                   .also = of.Text("also", "")};
+    if (row.contains("suffixes")) module.suffixes = of.Texts("suffixes");
     const std::string layout = of.Text("layout", "stacked");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
     const auto known = std::ranges::find(kLayouts, layout);
     if (known == kLayouts.end())
       return InvalidArgument("{}layout is '{}'; it must be one of {}", Whose("module", row, "name"), layout,
                              fmt::join(kLayouts, ", "));
+    if (module.suffixes.size() != 2)
+      return InvalidArgument("{}suffixes must be two: of the weight and of the bias",
+                             Whose("module", row, "name"));
     module.layout = static_cast<Layout>(known - kLayouts.begin());
     family_.modules.push_back(std::move(module));
     return OkStatus();
@@ -208,8 +212,9 @@ class Reader {
       CAIRN_RETURN_IF_ERROR(CheckCondition(module, "bias", module.bias));
       CAIRN_RETURN_IF_ERROR(CheckCondition(module, "when", module.when));
       CAIRN_RETURN_IF_ERROR(CheckCondition(module, "weight", module.weight));
-      if (!stored.insert(module.name).second)
-        return InvalidArgument("{}: the module {} occurs twice", file_, module.name);
+      for (const bool bias : {false, true})
+        if (!stored.insert(module.Name(bias)).second)
+          return InvalidArgument("{}: the tensor {} occurs twice", file_, module.Name(bias));
       for (const std::string& name : module.canonical)
         if (!filled.insert(name).second)
           return InvalidArgument("{}: the module {}: '{}' is in another module, too", file_, module.name,

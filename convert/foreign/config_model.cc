@@ -61,16 +61,16 @@ ModelPlaces::ModelPlaces(const Architecture& architecture, const ExpandedModel& 
     : architecture_(architecture) {
   for (uint32_t i = 0; i < expanded.tensors.size(); ++i) place_of_.emplace(expanded.tensors[i].name, i);
   for (const Module& module : architecture.modules) {
-    const auto place = place_of_.find(module.name + ".weight");
+    const auto place = place_of_.find(module.Name(false));
     if (!module.also.empty() && place != place_of_.end())
-      place_of_.emplace(module.also + ".weight", place->second);
+      place_of_.emplace(module.also + module.suffixes[0], place->second);
   }
 }
 
 bool ModelPlaces::IsHead(const std::string& name) const {
   return std::ranges::any_of(architecture_.modules, [&](const Module& module) {
     return module.canonical[0] == "output" &&
-           (name == module.name + ".weight" || (!module.also.empty() && name == module.also + ".weight"));
+           (name == module.Name(false) || (!module.also.empty() && name == module.also + module.suffixes[0]));
   });
 }
 

@@ -19,9 +19,10 @@ constexpr uint64_t kSmallWaste = 256 << 10;  // unused bytes for which a box is 
 constexpr uint64_t kCutBytes = kExtentBytes - kPageBytes;
 
 template <typename Integer>
-void CopyStrided(const std::byte* from, uint64_t count, uint64_t stride, std::byte* to) {
-  for (uint64_t i = 0; i < count; ++i)
-    std::memcpy(to + i * stride * sizeof(Integer), from + i * sizeof(Integer), sizeof(Integer));
+void CopyStrided(const FileRun& run, const std::byte* from, std::byte* to) {
+  const uint64_t elements = run.bytes / sizeof(Integer);
+  for (uint64_t i = 0; i < elements; i += run.step, to += run.stride * sizeof(Integer))
+    std::memcpy(to, from + i * sizeof(Integer), sizeof(Integer));
 }
 
 }  // namespace
@@ -29,12 +30,11 @@ void CopyStrided(const std::byte* from, uint64_t count, uint64_t stride, std::by
 void CopyRun(const FileRun& run, const std::byte* from, uint64_t element_bytes,
              std::span<std::byte> box_bytes) {
   std::byte* to = box_bytes.data() + run.target * element_bytes;
-  const uint64_t count = run.bytes / element_bytes;
-  if (run.stride == 1) return (void)std::memcpy(to, from, run.bytes);
-  if (element_bytes == 2) return CopyStrided<uint16_t>(from, count, run.stride, to);
-  if (element_bytes == 4) return CopyStrided<uint32_t>(from, count, run.stride, to);
-  for (uint64_t i = 0; i < count; ++i)
-    std::memcpy(to + i * run.stride * element_bytes, from + i * element_bytes, element_bytes);
+  if (run.stride == 1 && run.step == 1) return (void)std::memcpy(to, from, run.bytes);
+  if (element_bytes == 1) return CopyStrided<uint8_t>(run, from, to);
+  if (element_bytes == 2) return CopyStrided<uint16_t>(run, from, to);
+  if (element_bytes == 4) return CopyStrided<uint32_t>(run, from, to);
+  CopyStrided<uint64_t>(run, from, to);
 }
 
 RunsAhead::RunsAhead(const NumberedFiles& files, BoxSequence next,
@@ -67,11 +67,13 @@ void RunsAhead::Cut(BoxRuns& stored) const {
   for (FileRun run : stored.runs) {
     while (true) {
       uint64_t to_cut = kCutBytes - run.offset % kCutBytes;
-      if (to_cut < stored.element_bytes) to_cut += kCutBytes;
-      const uint64_t elements = to_cut / stored.element_bytes;
-      const uint64_t bytes = elements * stored.element_bytes;
+      const uint64_t step_bytes = run.step * stored.element_bytes;
+      if (to_cut < step_bytes) to_cut += kCutBytes;
+      const uint64_t elements = to_cut / step_bytes, bytes = elements * step_bytes;
       if (run.bytes <= bytes) break;
-      cut.push_back({run.file, run.offset, bytes, run.target, run.stride});
+      FileRun first = run;
+      first.bytes = bytes - step_bytes + stored.element_bytes;
+      cut.push_back(first);
       run.offset += bytes;
       run.bytes -= bytes;
       run.target += elements * run.stride;

@@ -21,7 +21,8 @@ struct FileRun {
   uint64_t offset;  // bytes
   uint64_t bytes;
   uint64_t target;  // element of the box
-  uint64_t stride;  // elements of the box between neighbours; 1: contiguous
+  uint64_t stride;  // elements of the box from one to the next; 1: contiguous
+  uint64_t step;    // and of the stretch; 1: all of it
 };
 
 // Puts the elements of `run`, whose bytes begin at `from`, into `box_bytes`.

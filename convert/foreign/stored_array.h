@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/base/box.h"
+#include "ckpt/base/box_map.h"
 #include "ckpt/base/dtype.h"
 
 namespace cairn {
@@ -20,12 +20,14 @@ struct StoredArray {
   Dtype dtype = Dtype::kF32;
   Dims shape = {};                         // as the file has it
   std::vector<StoredExtent> extents = {};  // in order, without overlaps
-  bool transposed = false;                 // the file has the transpose of the tensor
-  // The file's name of a type that Cairn does not support; empty for others. The dtype is then kU8, and
-  // extents count bytes.
+  bool transposed = false;                 // the file has the last two axes of the tensor swapped
+  // The file's name of a type that Cairn does not support; empty for others. The dtype is then kU8, and extents
+  // count bytes.
   std::string unknown_type = {};
 
-  Dims tensor_shape() const { return transposed ? Dims{shape[1], shape[0]} : shape; }
+  Dims tensor_shape() const { return transposed ? LastTwoSwapped(shape) : shape; }
+  // `map`, whose array has tensor_shape(), for the shape that the file has.
+  BoxMap Stored(const BoxMap& map) const { return transposed ? map.Transposed() : map; }
   std::string_view type_name() const { return unknown_type.empty() ? Name(dtype) : unknown_type; }
   uint64_t elements() const;  // that its extents have
   uint64_t bytes() const { return elements() * SizeOf(dtype); }

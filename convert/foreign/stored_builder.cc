@@ -17,8 +17,13 @@ namespace {
 constexpr uint64_t kMaxExtents = 1 << 20;  // of one tensor; 48 MB
 constexpr uint64_t kMaxRepeats = 1 << 12;  // the same, if its elements overlap
 
+// A matrix whose transpose lies in the file, or a stack of them.
 bool IsTransposed(const TensorRef& tensor) {
-  return tensor.shape.rank() == 2 && tensor.stride[0] == 1 && tensor.stride[1] == tensor.shape[0];
+  if (tensor.contiguous() || tensor.shape.rank() < 2) return false;
+  TensorRef stored = tensor;
+  stored.shape = LastTwoSwapped(tensor.shape);
+  stored.stride = LastTwoSwapped(tensor.stride);
+  return stored.contiguous();
 }
 
 // One extent for each of the longest runs of elements that lie together.
@@ -83,8 +88,8 @@ Result<StoredArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint
   if (!storage.ok()) return storage.status().WithContext(name);
   StoredArray found{std::move(name), *tensor.type->dtype, tensor.shape};
   if (!CheckedBytes(tensor.shape, tensor.type->bytes)) return Corrupt("{}: its size overflows", found.name);
-  found.transposed = !tensor.contiguous() && IsTransposed(tensor);
-  if (found.transposed) found.shape = {tensor.shape[1], tensor.shape[0]};
+  found.transposed = IsTransposed(tensor);
+  if (found.transposed) found.shape = LastTwoSwapped(tensor.shape);
   if (found.transposed || tensor.contiguous()) {
     if (tensor.shape.Volume() > 0)
       found.extents.push_back(
@@ -127,8 +132,8 @@ Result<uint32_t> StoredBuilder::Tensor(const ParameterSpec& spec, Role role, Dty
 }
 
 void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const StoredArray& array) {
-  const Box in_array = Box::Whole(array.shape);
-  catalog.parts.push_back({{box, in_array, array.transposed}, tensor, AddArray(array)});
+  const BoxMap map = array.Stored({box, Box::Whole(array.tensor_shape())});
+  catalog.parts.push_back({map, tensor, AddArray(array)});
 }
 
 void StoredBuilder::AddSlice(const ArrayPart& part, bool first) {

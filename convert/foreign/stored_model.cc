@@ -84,8 +84,7 @@ class Mapper {
     for (const ForeignPart& part : wanted.parts) {
       const uint32_t parameter = parameter_of_.at(part.parameter);
       catalog.tensors[parameter].dtype = tensor.dtype;
-      const Box in_array = tensor.transposed ? Transposed(part.in_array) : part.in_array;
-      catalog.parts.push_back({{part.box, in_array, part.transpose != tensor.transposed}, parameter, array});
+      catalog.parts.push_back({tensor.Stored(part), parameter, array});
     }
     return OkStatus();
   }

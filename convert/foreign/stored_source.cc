@@ -13,6 +13,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kLargestGap = 8 << 10;  // unused bytes that are cheaper to read than to skip
+constexpr uint64_t kLargestStep = 64;      // bytes from one element to the next of a run
 constexpr uint64_t kMinWindowBytes = 64 << 10;
 constexpr uint64_t kMaxWindowBytes = 8 << 20;
 
@@ -165,30 +166,30 @@ std::vector<FileRun> StoredSource::RunsOf(const TensorBox& wanted) const {
 void StoredSource::AddRuns(const ArrayPart& part, const Box& common, const Box& box,
                            std::vector<FileRun>& runs) const {
   const StoredArray& array = catalog_.arrays[part.array];
-  const Box stored = part.ToArray(common);
-  const Box whole = Box::Whole(array.shape);
-  if (!part.transpose)
-    return ForEachRun(stored, whole, part.ToArray(box), [&](uint64_t from, uint64_t to, uint64_t count) {
-      AddRun(array, from, count, to, 1, runs);
-    });
-  for (uint64_t row = 0; row < stored.extent[0]; ++row)  // each is a column of the box
-    AddRun(array, FlatIndex(whole, {stored.offset[0] + row, stored.offset[1]}), stored.extent[1],
-           FlatIndex(box, {common.offset[0], common.offset[1] + row}), box.extent[1], runs);
+  BoxLoops of = LoopsOf(part, common, box, Box::Whole(array.shape));
+  Loop run;
+  if (of.loops.back().in_array * SizeOf(array.dtype) <= kLargestStep) {
+    run = of.loops.back();
+    of.loops.pop_back();
+  }
+  ForEach(of.loops, of.in_array, of.in_tensor,
+          [&](uint64_t element, uint64_t target) { AddRun(array, run, element, target, runs); });
 }
 
-void StoredSource::AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target,
-                          uint64_t stride, std::vector<FileRun>& runs) const {
+void StoredSource::AddRun(const StoredArray& array, const Loop& run, uint64_t element, uint64_t target,
+                          std::vector<FileRun>& runs) {
   const uint64_t size = SizeOf(array.dtype);
   auto extent =
       std::ranges::upper_bound(array.extents, element, {}, [](const StoredExtent& e) { return e.range.end; });
-  while (count > 0) {
-    const uint64_t here = std::min(count, extent->range.end - element);
+  for (uint64_t count = run.count; count > 0; ++extent) {
+    if (extent->range.end <= element) continue;
+    const uint64_t here = std::min(count, (extent->range.end - element - 1) / run.in_array + 1);
     const uint64_t offset = extent->file_offset + (element - extent->range.begin) * size;
-    if (here > 0) runs.push_back({extent->file, offset, here * size, target, stride});
-    element += here;
-    target += here * stride;
+    const uint64_t stretch = (here - 1) * run.in_array + 1;
+    runs.push_back({extent->file, offset, stretch * size, target, run.in_tensor, run.in_array});
+    element += here * run.in_array;
+    target += here * run.in_tensor;
     count -= here;
-    ++extent;
   }
 }
 
@@ -197,7 +198,7 @@ Status StoredSource::ReadRuns(std::span<const FileRun> runs, uint64_t element_by
   for (size_t first = 0; first < runs.size();) {
     const FileRun& run = runs[first];
     CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[run.file], Direct::kOff));
-    if (run.stride == 1 && run.bytes >= window_bytes_) {
+    if (run.stride == 1 && run.step == 1 && run.bytes >= window_bytes_) {
       const auto bytes = out.subspan(run.target * element_bytes, run.bytes);
       CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, bytes));
       Saw(run.file, run.offset, bytes);
@@ -205,7 +206,7 @@ Status StoredSource::ReadRuns(std::span<const FileRun> runs, uint64_t element_by
       ++first;
       continue;
     }
-    // A strided run may be larger than the window: the buffer grows to it, which is no more than the box.
+    // Another run may be larger than the window: the buffer grows to it.
     uint64_t end = run.offset + run.bytes;
     size_t last = first + 1;
     for (; last < runs.size() && runs[last].file == run.file && runs[last].offset <= end + kLargestGap;

@@ -78,8 +78,8 @@ class StoredSource final : public ForeignSource {
   Status CheckCovered() const;
   std::vector<FileRun> RunsOf(const TensorBox& box) const;
   void AddRuns(const ArrayPart& part, const Box& common, const Box& box, std::vector<FileRun>& runs) const;
-  void AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target, uint64_t stride,
-              std::vector<FileRun>& runs) const;
+  static void AddRun(const StoredArray& array, const Loop& run, uint64_t element, uint64_t target,
+                     std::vector<FileRun>& runs);
   // Bytes of a file that were just read.
   void Saw(uint32_t file, uint64_t offset, std::span<const std::byte> bytes) {
     if (sums_) sums_->Add(file, offset, bytes);

@@ -52,7 +52,7 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
   for (const StoredArray& array : target_.arrays)
     for (const StoredExtent& extent : array.extents)
       left_[target_.storages[extent.file].container] += extent.range.size() * SizeOf(array.dtype);
-  const bool transposes = std::ranges::any_of(target_.parts, &ArrayPart::transpose);
+  const bool transposes = std::ranges::any_of(target_.parts, &ArrayPart::reorders);
   waiting_.emplace(transposes ? kWaitingTransposedPages : kWaitingPages);
   // Never directory_ itself: a signal may have removed it and its mark.
   for (const TargetFile& file : target_.files) AddDirectories(file.name, directories_);

@@ -8,46 +8,53 @@ namespace {
 
 constexpr uint64_t kTile = 32;  // rows and columns of a tile: both sides stay in the first-level cache
 
+// Elements of T from two loops, of which the rows are one after another in `out`. Each tile is copied first:
+// the rows of a matrix whose width is a power of two would push each other out of the cache.
 template <typename T>
-void TransposeAs(const std::byte* in, uint64_t rows, uint64_t columns, std::byte* out) {
-  for (uint64_t r0 = 0; r0 < rows; r0 += kTile)
-    for (uint64_t c0 = 0; c0 < columns; c0 += kTile)
-      for (uint64_t c = c0; c < std::min(c0 + kTile, columns); ++c)
-        for (uint64_t r = r0; r < std::min(r0 + kTile, rows); ++r)
-          std::memcpy(out + (c * rows + r) * sizeof(T), in + (r * columns + c) * sizeof(T), sizeof(T));
+void TransposeAs(const std::byte* in, const Loop& columns, const Loop& rows, std::byte* out) {
+  T tile[kTile][kTile];
+  for (uint64_t r0 = 0; r0 < rows.count; r0 += kTile)
+    for (uint64_t c0 = 0; c0 < columns.count; c0 += kTile) {
+      const uint64_t r1 = std::min(kTile, rows.count - r0), c1 = std::min(kTile, columns.count - c0);
+      for (uint64_t r = 0; r < r1; ++r)
+        for (uint64_t c = 0; c < c1; ++c)
+          std::memcpy(&tile[c][r],
+                      in + ((r0 + r) * rows.in_tensor + (c0 + c) * columns.in_tensor) * sizeof(T), sizeof(T));
+      for (uint64_t c = 0; c < c1; ++c)
+        std::memcpy(out + ((c0 + c) * columns.in_array + r0) * sizeof(T), tile[c], r1 * sizeof(T));
+    }
 }
 
-// `out` becomes the columns of `in`, one after another: rows x columns elements of `size` bytes (1, 2, 4
-// or 8).
-void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t size, std::byte* out) {
+// Of elements of `size` bytes (1, 2, 4 or 8).
+void Transpose(const std::byte* in, const Loop& columns, const Loop& rows, uint64_t size, std::byte* out) {
   switch (size) {
     case 1:
-      return TransposeAs<uint8_t>(in, rows, columns, out);
+      return TransposeAs<uint8_t>(in, columns, rows, out);
     case 2:
-      return TransposeAs<uint16_t>(in, rows, columns, out);
+      return TransposeAs<uint16_t>(in, columns, rows, out);
     case 4:
-      return TransposeAs<uint32_t>(in, rows, columns, out);
+      return TransposeAs<uint32_t>(in, columns, rows, out);
     default:
-      return TransposeAs<uint64_t>(in, rows, columns, out);
+      return TransposeAs<uint64_t>(in, columns, rows, out);
   }
 }
 
 }  // namespace
 
-std::span<const std::byte> BoxTransposer::Transposed(const Box& common, const Box& have,
-                                                     std::span<const std::byte> bytes, uint64_t size) {
-  const uint64_t count = common.Volume() * size;
-  const std::byte* rows = bytes.data();
-  if (!(common == have)) {
-    if (gathered_.size() < count) gathered_.resize(count);
-    ForEachRun(common, have, common, [&](uint64_t from, uint64_t to, uint64_t run) {
-      std::memcpy(gathered_.data() + to * size, bytes.data() + from * size, run * size);
-    });
-    rows = gathered_.data();
-  }
-  if (transposed_.size() < count) transposed_.resize(count);
-  Transpose(rows, common.extent[0], common.extent[1], size, transposed_.data());
-  return std::span(transposed_).first(count);
+// The innermost loop is transposed with the one whose elements lie nearest to each other in `bytes`.
+std::span<const std::byte> BoxTransposer::InOrder(BoxLoops of, std::span<const std::byte> bytes,
+                                                  uint64_t size) {
+  uint64_t total = size;
+  for (const Loop& loop : of.loops) total *= loop.count;
+  if (ordered_.size() < total) ordered_.resize(total);
+  const auto nearest = std::ranges::min_element(of.loops, {}, &Loop::in_tensor);
+  const Loop rows = of.loops.back(), columns = &*nearest == &of.loops.back() ? Loop{} : *nearest;
+  of.loops.pop_back();
+  if (columns.count > 1) of.loops.erase(nearest);
+  ForEach(of.loops, of.in_array, of.in_tensor, [&](uint64_t to, uint64_t from) {
+    Transpose(bytes.data() + from * size, columns, rows, size, ordered_.data() + to * size);
+  });
+  return std::span(ordered_).first(total);
 }
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
 // Elements of a tensor's box in memory on their way to an array, or back: their runs in the array, and the
-// transpose of a matrix.
+// transpose of what lies in another order.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,27 @@ class BoxTransposer {
   void MapRuns(const BoxMap& map, const Box& common, const Box& have, std::span<const std::byte> bytes,
                const Box& target, const Visit& visit) {
     const uint64_t size = bytes.size() / have.Volume();
-    const Box place = map.ToArray(common), from = map.transpose ? place : map.ToArray(have);
-    if (map.transpose) bytes = Transposed(common, have, bytes, size);
-    ForEachRun(place, from, target, [&](uint64_t begin, uint64_t at, uint64_t count) {
-      visit(at, bytes.subspan(begin * size, count * size));
-    });
+    BoxLoops of = LoopsOf(map, common, have, target);
+    if (of.loops.back().in_tensor != 1) {
+      const Box place = map.ToArray(common);
+      bytes = InOrder(LoopsOf(map, common, have, place), bytes, size);
+      of = LoopsOf({place, place}, place, place, target);
+    }
+    std::span<const Loop> loops = of.loops;
+    uint64_t count = 1;  // of a run
+    if (loops.back().in_array == 1) {
+      count = loops.back().count;
+      loops = loops.first(loops.size() - 1);
+    }
+    ForEach(loops, of.in_array, of.in_tensor,
+            [&](uint64_t at, uint64_t from) { visit(at, bytes.subspan(from * size, count * size)); });
   }
 
  private:
-  // The transpose of `common`, a part of the box `have` whose elements of `size` bytes are `bytes`. Valid
-  // until the next call.
-  std::span<const std::byte> Transposed(const Box& common, const Box& have, std::span<const std::byte> bytes,
-                                        uint64_t size);
+  // The elements of these loops, of `size` bytes each, one after another. Valid until the next call.
+  std::span<const std::byte> InOrder(BoxLoops of, std::span<const std::byte> bytes, uint64_t size);
 
-  std::vector<std::byte> gathered_, transposed_;
+  std::vector<std::byte> ordered_;
 };
 
 }  // namespace cairn

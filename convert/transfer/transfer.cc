@@ -20,7 +20,7 @@ constexpr uint64_t kMinTransposedBytes = 64 << 10, kMaxTransposedBytes = 64 << 2
 uint64_t BlockBytesOf(const Transfer& transfer) {
   const uint64_t max_memory = transfer.writer.max_memory;
   const auto* files = std::get_if<FilesTarget>(&transfer.target);
-  if (files && std::ranges::any_of(files->files.parts, &ArrayPart::transpose))
+  if (files && std::ranges::any_of(files->files.parts, &ArrayPart::reorders))
     return std::clamp(max_memory / 8, kMinTransposedBytes, kMaxTransposedBytes);
   return BlockBytesFor(max_memory);
 }

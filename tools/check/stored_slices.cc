@@ -42,7 +42,7 @@ uint64_t CountBefore(uint64_t end, const Box& box, const Dims& shape) {
     count += std::min(before, box.extent[d]) * inner;
     if (at < box.offset[d] || before >= box.extent[d]) return count;
   }
-  return count + (box.rank() == 0 ? end : 0);
+  return count + end;  // end is left of a number alone
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ std::vector<StoredSlice> SlicesOf(const StoredCatalog& catalog, const Topology& 
       slices.push_back({.box = part.box,
                         .array = &array,
                         .range = here,
-                        .transposed = part.transpose,
+                        .transposed = part.reorders(),
                         .file = &catalog.files[extent.file],
                         .file_offset = extent.file_offset + (here.begin - extent.range.begin) * size,
                         .bytes = size * (CountBefore(here.end, part.in_array, array.shape) -

@@ -86,7 +86,6 @@ Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const Rank
   if (rule != SliceRule::kReplicated && (dim >= shape.rank() || (two && shape[0] % 2 != 0)))
     return Corrupt("{} of shape {} is cut along dimension {} by universal_checkpoint_info", name,
                    ToString(shape), dim);
-  if (two && stored.transposed) return NotSupported("{} is stored transposed", name);
   Box in_slice = Box::Whole(shape);
   if (two) in_slice.extent[0] /= 2;
   ParameterSpec spec{.name = name};
@@ -104,8 +103,7 @@ Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const Rank
       in_slice.offset[0] = in_slice.extent[0];
       box.offset[0] += spec.shape[0];
     }
-    const Box in_array = stored.transposed ? Box::Whole(stored.shape) : in_slice;
-    ranks.builder.AddSlice({{box, in_array, stored.transposed}, tensor, array}, half == 0);
+    ranks.builder.AddSlice({stored.Stored({box, in_slice}), tensor, array}, half == 0);
   }
   return OkStatus();
 }

@@ -261,7 +261,7 @@ class Mapper {
       if (added) AddTensor(part.parameter, role, stored, as_stored);
       Name(stored.spec.name, part.parameter);
       if (as_stored)
-        mapped_.parts.push_back({{part.box, part.in_array, part.transpose}, parameter->second, tensor});
+        mapped_.parts.push_back({part, parameter->second, tensor});
       else if (added)
         mapped_.parts.push_back(
             {{Box::Whole(stored.spec.shape), Box::Whole(stored.spec.shape)}, parameter->second, tensor});
@@ -278,7 +278,7 @@ class Mapper {
   }
 
   static bool IsOneParameter(const ForeignTensor& tensor) {
-    return tensor.parts.size() == 1 && !tensor.parts[0].transpose;
+    return tensor.parts.size() == 1 && !tensor.parts[0].reorders();
   }
 
   void AddTensor(const std::string& parameter, Role role, const TensorEntry& stored, bool as_stored) {

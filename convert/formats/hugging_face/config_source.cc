@@ -112,7 +112,7 @@ class ConfigSource final : public ForeignSource {
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
     for (const auto& [part, common] : regions_.parts().Meet(tensor, box)) {
       const Box stored = part.ToArray(common);
-      if (!part.transpose && common == box) return source_->ReadBox(part.array, stored, out);
+      if (!part.reorders() && common == box) return source_->ReadBox(part.array, stored, out);
       const uint64_t size = SizeOf(catalog_.tensors[tensor].dtype);
       read_.resize(stored.Volume() * size);
       CAIRN_RETURN_IF_ERROR(source_->ReadBox(part.array, stored, read_));
@@ -148,8 +148,12 @@ class ConfigSource final : public ForeignSource {
 
   // Only contiguous boxes are announced; columns of a transposed tensor are not contiguous.
   void AddBoxes(const TensorBox& wanted, std::deque<TensorBox>& boxes) const {
-    for (const auto& [part, common] : regions_.parts().Meet(wanted.tensor, wanted.box))
-      if (!part.transpose) boxes.push_back({part.array, part.ToArray(common)});
+    for (const auto& [part, common] : regions_.parts().Meet(wanted.tensor, wanted.box)) {
+      const Box stored = part.ToArray(common),
+                whole = Box::Whole(source_->catalog().tensors[part.array].spec.shape);
+      if (LoopsOf({stored, stored}, stored, stored, whole).loops.size() == 1)
+        boxes.push_back({part.array, stored});
+    }
   }
 
   const std::unique_ptr<CheckpointSource> source_;

@@ -179,7 +179,8 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParam
     return OkStatus();
   }
   const BoxMap chunk{slice.box, Box::Whole(slice.box.extent)};
-  builder_.AddSlice({{part.Inverse().ToArray(*common), chunk.ToArray(*common)}, tensor, array}, first);
+  const Box box = part.Inverse().ToArray(*common);
+  builder_.AddSlice({{box, chunk.ToArray(*common), part.axes}, tensor, array}, first);
   return OkStatus();
 }
 

@@ -144,10 +144,11 @@ std::span<const MegatronModule> MegatronModules() {
 }
 
 MegatronParameter FindMegatronParameter(std::string_view stored) {
-  const bool bias = stored.ends_with("bias");
-  if (!bias && !stored.ends_with("weight")) return {};
-  stored.remove_suffix(bias ? 5 : 7);  // ".bias", or Transformer Engine's "_bias"
-  return {FindModule(stored), bias};
+  const size_t end = stored.find_last_of("._");  // ".bias", or Transformer Engine's "_bias"
+  if (end == stored.npos) return {};
+  const std::string_view kind = stored.substr(end + 1);
+  if (kind != "bias" && kind != "weight") return {};
+  return {FindModule(stored.substr(0, end)), kind == "bias"};
 }
 
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,

@@ -5,9 +5,11 @@
 
 #include <map>
 #include <random>
+#include <set>
 
 #include "convert/families/expand.h"
 #include "convert/families/hugging_face_config.h"
+#include "convert/foreign/config_model.h"
 #include "convert/foreign/stored_model.h"
 #include "tests/support/make_step.h"
 
@@ -266,6 +268,9 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
            {"/modules/5/before", "lm_head",
             "\"model.norm\" cannot be before \"lm_head\": its place is already fixed"},
            {"/modules/5/layout", "rows", "layout is 'rows'; it must be one of stacked, transposed, grouped"},
+           {"/modules/5/suffixes", "",
+            "the module model.norm: suffixes must be two: of the weight and of the bias"},
+           {"/modules/5/suffixes", {"", ""}, "mine.json: the tensor model.norm occurs twice"},
            {"/modules/0/canonical", {"attention.query", "attention.output"}, "have rows of different sizes"},
            {"/fields/1/config", json::array(), "the field query_key_value_bias: config is missing"},
            {"/fields/1/fallback", "no", "bias depends on 'query_key_value_bias', which is not a field"},
@@ -274,6 +279,43 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
            {"/refusals/0/same_as", "x", "the refusal qk_layernorm: it needs either 'only' or 'same_as'"},
        })
     EXPECT_THAT(ErrorOf(at, value), HasSubstr(message)) << at;
+}
+
+TEST(FamiliesTest, NamesWithoutASuffixStayAsTheyAre) {
+  json content = json::parse(kStableLm);
+  content["modules"][5]["suffixes"] = {"", "_bias"};
+  Families families = Families::BuiltIn();
+  ASSERT_TRUE(families.Add({{"mine.json", content}}).ok());
+  const Architecture& mine = families.all().back();
+  std::mt19937_64 rng(1);
+  const auto model = ModelOfConfig(mine, RandomConfig(mine, rng));
+  const auto expanded = Expand(mine, *model);
+  std::set<std::string> names;
+  for (const ForeignTensor& tensor : expanded->tensors) names.insert(tensor.name);
+  EXPECT_TRUE(names.contains("model.norm") && names.contains("model.norm_bias"));
+  EXPECT_FALSE(names.contains("model.norm.weight") || names.contains("model.norm.bias"));
+  EXPECT_TRUE(ModelPlaces(mine, *expanded).Find("norm_bias").has_value()) << "without the base prefix";
+}
+
+// As the experts of transformers 5, of Llama-4 and of a bias: [experts, 2 ffn, hidden], [experts, hidden, 2
+// ffn] and [experts, 2 ffn].
+TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
+  const std::vector<ParameterSpec> weights = {{.name = "gate", .shape = {4, 6, 8}, .of_experts = true},
+                                              {.name = "up", .shape = {4, 6, 8}, .of_experts = true}};
+  const ForeignTensor fused = StoredTensor("w", weights, 1, false);
+  EXPECT_EQ(fused.shape, (Dims{4, 12, 8}));
+  EXPECT_EQ(fused.parts[1].in_array, (Box{{0, 6, 0}, {4, 6, 8}}));
+  const ForeignTensor transposed = StoredTensor("w", weights, 1, true);
+  EXPECT_EQ(transposed.shape, (Dims{4, 8, 12}));
+  EXPECT_EQ(transposed.parts[1].in_array, (Box{{0, 0, 6}, {4, 8, 6}}));
+  EXPECT_EQ(transposed.parts[1].axes, kLastTwoSwapped);
+  for (const ForeignTensor& tensor : {fused, transposed})
+    EXPECT_TRUE(CheckAgainst({{tensor}, {}}, weights).ok()) << ToString(tensor.shape);
+  const std::vector<ParameterSpec> biases = {{.name = "gate", .shape = {4, 6}, .of_experts = true},
+                                             {.name = "up", .shape = {4, 6}, .of_experts = true}};
+  const ForeignTensor bias = StoredTensor("b", biases, 1, true);
+  EXPECT_EQ(bias.shape, (Dims{4, 12})) << "a stack of vectors is not transposed";
+  EXPECT_EQ(bias.parts[1].in_array, (Box{{0, 6}, {4, 6}}));
 }
 
 TEST(ArchitecturesTest, Gpt2HasTheParametersOfTheTrainer) {

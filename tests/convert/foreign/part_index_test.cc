@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 // Tensor 1 is the left half of array 0 and all of array 1, transposed; tensor 0 a number in array 2.
 const std::vector<ArrayPart> kParts = {{{{{0, 0}, {2, 2}}, {{0, 0}, {2, 2}}}, 1, 0},
                                        {{{}, {}}, 0, 2},
-                                       {{{{0, 2}, {2, 3}}, {{0, 0}, {3, 2}}, true}, 1, 1}};
+                                       {{{{0, 2}, {2, 3}}, {{0, 0}, {3, 2}}, kLastTwoSwapped}, 1, 1}};
 
 std::vector<std::pair<uint32_t, std::string>> Meetings(uint32_t ArrayPart::*by, uint32_t number,
                                                        const Box& box) {
@@ -45,7 +45,7 @@ TEST(PartIndex, RunsOfATransposedPartFollowTheArray) {
   BoxTransposer transposer;
   for (const auto& [part, common] : PartIndex(kParts).Meet(1, box))
     transposer.MapRuns(
-        part, common, box, std::as_bytes(std::span(bytes)), Box::Whole({part.transpose ? 3u : 2u, 2}),
+        part, common, box, std::as_bytes(std::span(bytes)), Box::Whole({part.reorders() ? 3u : 2u, 2}),
         [&](uint64_t at, std::span<const std::byte> run) {
           runs.emplace_back(at, std::string(reinterpret_cast<const char*>(run.data()), run.size()));
         });

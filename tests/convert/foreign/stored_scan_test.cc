@@ -86,9 +86,30 @@ TEST_F(StoredScanTest, ScansPartsAndTransposes) {
                        .extents = {{{0, rows * columns}, 0, 16}}}};
     catalog.parts = {
         {{Box::Whole({rows, split}), {{0, 0}, {rows, split}}}, 0, 0},
-        {{Box::Whole({columns - split, rows}), {{0, split}, {rows, columns - split}}, true}, 1, 0}};
+        {{Box::Whole({columns - split, rows}), {{0, split}, {rows, columns - split}}, kLastTwoSwapped},
+         1,
+         0}};
     ExpectEqualSums(catalog);
   }
+}
+
+// Gates and ups [experts, ffn, hidden] are by turns the columns of a stack, [experts, hidden, 2 ffn].
+TEST_F(StoredScanTest, EveryOtherColumnOfAStack) {
+  const uint64_t experts = 3, ffn = 500, hidden = 800;
+  const Dims shape{experts, ffn, hidden};
+  WriteFile("a", SomeBytes(1 + experts * hidden * ffn * 2 * 2));
+  StoredCatalog catalog;
+  catalog.files = {"a"};
+  catalog.tensors = {Weight("gate", shape, Dtype::kBF16), Weight("up", shape, Dtype::kBF16)};
+  catalog.arrays = {{.name = "gate_up",
+                     .dtype = Dtype::kBF16,
+                     .shape = {experts, hidden, ffn, 2},
+                     .extents = {{{0, experts * hidden * ffn * 2}, 0, 1}}}};
+  for (const uint32_t i : {0u, 1u}) {
+    const Box column{{0, 0, 0, i}, {experts, hidden, ffn, 1}};
+    catalog.parts.push_back({{Box::Whole(shape), column, {3, 1, 0, 2, 4, 5, 6, 7}}, i, 0});
+  }
+  ExpectEqualSums(catalog);
 }
 
 TEST_F(StoredScanTest, ScansScalarsAndEmptyTensors) {

@@ -11,6 +11,7 @@
 
 #include "ckpt/io/page_cache.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/random_box_map.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -54,7 +55,7 @@ struct Sample {
     const Box in{{rng() % (array[0] - rows + 1), rng() % (array[1] - columns + 1)}, {rows, columns}};
     std::vector<uint16_t> values;
     const uint32_t index = AddArray(rng, array, 1 + static_cast<int>(rng() % 3), values);
-    catalog.parts.push_back({{box, in, transpose}, tensor, index});
+    catalog.parts.push_back({{box, in, transpose ? kLastTwoSwapped : kSameAxes}, tensor, index});
     for (uint64_t r = 0; r < rows; ++r)
       for (uint64_t c = 0; c < columns; ++c)
         expected[tensor][(box.offset[0] + (transpose ? c : r)) * shape[1] + box.offset[1] +
@@ -85,28 +86,49 @@ void CutAndAdd(std::mt19937_64& rng, Sample& sample, uint32_t tensor, const Box&
   CutAndAdd(rng, sample, tensor, high);
 }
 
+// Reads ten boxes of the only tensor.
+void ExpectReadsAnyBox(std::mt19937_64& rng, Sample& sample, const std::string& which) {
+  auto source = sample.Open();
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const Dims shape = sample.catalog.tensors[0].spec.shape;
+  for (int i = 0; i < 10; ++i) {
+    const Box box = RandomBox(rng, shape);
+    std::vector<uint16_t> found(box.Volume()), wanted(box.Volume());
+    ForEachRun(box, Box::Whole(shape), box, [&](uint64_t from, uint64_t to, uint64_t count) {
+      std::memcpy(&wanted[to], &sample.expected[0][from], count * 2);
+    });
+    ASSERT_TRUE((*source)->ReadBox(0, box, std::as_writable_bytes(std::span(found))).ok());
+    ASSERT_EQ(found, wanted) << which << " box " << ToString(box);
+  }
+}
+
 TEST(StoredSource, ReadsAnyBoxOfAnyParts) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     std::mt19937_64 rng(seed);
     Sample sample;
     const Dims shape{1 + rng() % 40, 1 + rng() % 40};
-    const uint32_t tensor = sample.AddTensor("w", shape);
-    CutAndAdd(rng, sample, tensor, Box::Whole(shape));
-    auto source = sample.Open();
-    ASSERT_TRUE(source.ok()) << source.status().message();
-    for (int i = 0; i < 10; ++i) {
-      Box box = Box::Whole(shape);
-      for (int d = 0; d < 2; ++d) {
-        box.offset[d] = rng() % shape[d];
-        box.extent[d] = 1 + rng() % (shape[d] - box.offset[d]);
-      }
-      std::vector<uint16_t> found(box.Volume()), wanted(box.Volume());
-      ForEachRun(box, Box::Whole(shape), box, [&](uint64_t from, uint64_t to, uint64_t count) {
-        std::memcpy(&wanted[to], &sample.expected[tensor][from], count * 2);
-      });
-      ASSERT_TRUE((*source)->ReadBox(tensor, box, std::as_writable_bytes(std::span(found))).ok());
-      ASSERT_EQ(found, wanted) << "seed " << seed << " box " << ToString(box);
-    }
+    CutAndAdd(rng, sample, sample.AddTensor("w", shape), Box::Whole(shape));
+    ExpectReadsAnyBox(rng, sample, fmt::format("seed {}", seed));
+  }
+}
+
+// A matrix of a stack, axes in any order, every n-th index.
+TEST(StoredSource, ReadsAnyBoxOfAnyMap) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    std::mt19937_64 rng(seed);
+    Sample sample;
+    Dims shape;
+    for (uint64_t rank = rng() % 6; rank > 0; --rank) shape.push_back(1 + rng() % 6);
+    const Box whole = Box::Whole(shape);
+    sample.AddTensor("w", shape);
+    const RandomBoxMap drawn = DrawArray(rng, shape, whole);
+    std::vector<uint16_t> values;
+    const uint32_t array = sample.AddArray(rng, drawn.array, 1 + static_cast<int>(rng() % 3), values);
+    sample.catalog.parts.push_back({drawn.map, 0, array});
+    for (uint64_t i = 0; i < whole.Volume(); ++i)
+      sample.expected[0][i] =
+          values[FlatIndex(Box::Whole(drawn.array), drawn.Find(ElementAt(whole, i).offset))];
+    ExpectReadsAnyBox(rng, sample, fmt::format("seed {}", seed));
   }
 }
 
@@ -247,7 +269,7 @@ TEST(StoredSource, RefusesInconsistentParts) {
   EXPECT_NE(make([](Sample& s) { s.catalog.parts.push_back(s.catalog.parts[0]); }), "");
   EXPECT_NE(make([](Sample& s) { s.catalog.parts[0].array = 99; }), "");
   EXPECT_NE(make([](Sample& s) { s.catalog.parts[1].in_array.offset[0] = 99; }), "");
-  EXPECT_NE(make([](Sample& s) { s.catalog.parts[1].transpose = false; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.parts[1].axes = kSameAxes; }), "");
   EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].dtype = Dtype::kF16; }), "");
   EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].extents.back().file = 7; }), "");
   EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].extents.back().file_offset = UINT64_MAX - 1; }), "");

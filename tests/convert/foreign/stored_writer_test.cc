@@ -1,0 +1,114 @@
+#include "convert/foreign/stored_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "convert/foreign/stored_source.h"
+#include "convert/foreign/target_builder.h"
+#include "convert/stream/block_stream.h"
+#include "tests/support/random_box_map.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+// Tensors in one file, their arrays one after another.
+struct Plan {
+  TargetBuilder builder;
+  StoredCatalog catalog;  // the same parts of the same arrays, to read them back
+  uint64_t bytes = 0;
+
+  uint32_t AddArray(const Dims& shape) {
+    const uint64_t volume = shape.Volume();
+    catalog.arrays.push_back({"array", Dtype::kBF16, shape, {{{0, volume}, 0, bytes}}});
+    bytes += volume * 2;
+    return builder.AddArray(catalog.arrays.back());
+  }
+  void AddTensor(const Dims& shape, const BoxMap& map, uint32_t array) {
+    const auto number = static_cast<uint32_t>(catalog.tensors.size());
+    catalog.tensors.push_back(
+        {{.name = std::to_string(number), .shape = shape}, Role::kWeight, Dtype::kBF16});
+    catalog.parts.push_back({map, number, array});
+  }
+
+  // Block after block; the values of all tensors are numbers from 1 on.
+  void Write(FileSystem& fs, const std::string& directory, uint64_t block_elements) {
+    builder.target.parts = catalog.parts;
+    const uint32_t file = builder.AddFile("data.bin");
+    builder.AddBytes(file, bytes);
+    builder.Place();
+    WriteRing ring(fs, {.buffer_bytes = 64 << 10});
+    const auto writer = StoredWriter::Create(fs, ring, directory, builder.target, Direct::kOff);
+    ASSERT_TRUE(writer.ok()) << writer.status().message();
+    uint16_t value = 1;
+    for (uint32_t tensor = 0; tensor < catalog.tensors.size(); ++tensor)
+      for (BlockCursor at(catalog.tensors[tensor].spec.shape, block_elements); !at.done(); at.Advance()) {
+        std::vector<uint16_t> values(at.box().Volume());
+        for (uint16_t& each : values) each = value++;
+        ASSERT_TRUE((*writer)->Write({tensor, at.box(), 0, std::as_bytes(std::span(values))}).ok());
+      }
+    ASSERT_TRUE((*writer)->EndTensors().ok());
+    ASSERT_TRUE((*writer)->Finish({}).ok());
+  }
+
+  void ExpectReadBack(FileSystem& fs, const std::string& directory) {
+    catalog.files = {"data.bin"};
+    const auto source = StoredSource::Make(fs, directory, {}, catalog);
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    uint16_t value = 1;
+    for (uint32_t tensor = 0; tensor < catalog.tensors.size(); ++tensor) {
+      const Box whole = Box::Whole(catalog.tensors[tensor].spec.shape);
+      std::vector<uint16_t> found(whole.Volume()), wanted(whole.Volume());
+      for (uint16_t& each : wanted) each = value++;
+      ASSERT_TRUE((*source)->ReadBox(tensor, whole, std::as_writable_bytes(std::span(found))).ok());
+      EXPECT_EQ(found, wanted) << tensor;
+    }
+  }
+};
+
+TEST(StoredWriter, WritesAnyMapAndReadsItBack) {
+  FileSystem& fs = FileSystem::Posix();
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    std::mt19937_64 rng(seed);
+    const TempDir dir(TempDir::Place::kMemory);
+    Plan plan;
+    for (int i = 0; i < 4; ++i) {
+      Dims shape;
+      for (uint64_t rank = rng() % 6; rank > 0; --rank) shape.push_back(1 + rng() % 5);
+      const RandomBoxMap drawn = DrawArray(rng, shape, Box::Whole(shape));
+      plan.AddTensor(shape, drawn.map, plan.AddArray(drawn.array));
+    }
+    plan.Write(fs, dir.path(), 1 + rng() % 100);
+    plan.ExpectReadBack(fs, dir.path());
+  }
+}
+
+// Gates and ups [experts, ffn, hidden] of each layer are by turns the columns of one stack, [layers, experts,
+// hidden, 2 ffn].
+TEST(StoredWriter, WritesEveryOtherColumnOfAStack) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir(TempDir::Place::kMemory);
+  const uint64_t layers = 2, experts = 3, ffn = 5, hidden = 7;
+  const Dims shape{experts, ffn, hidden};
+  Plan plan;
+  const uint32_t stack = plan.AddArray({layers, experts, hidden, ffn, 2});
+  for (uint64_t layer = 0; layer < layers; ++layer)
+    for (const uint64_t up : {0, 1}) {
+      const Box columns{{layer, 0, 0, 0, up}, {1, experts, hidden, ffn, 1}};
+      plan.AddTensor(shape, {Box::Whole(shape), columns, {3, 1, 0, 2, 4, 5, 6, 7}}, stack);
+    }
+  plan.Write(fs, dir.path(), 2 * hidden);
+  plan.ExpectReadBack(fs, dir.path());
+  const auto file = fs.OpenForRead(dir / "data.bin");
+  std::vector<uint16_t> found(layers * experts * hidden * 2 * ffn);
+  ASSERT_TRUE((*file)->ReadAt(0, std::as_writable_bytes(std::span(found))).ok());
+  for (uint64_t i = 0; i < found.size(); ++i) {
+    const uint64_t row = i / (2 * ffn), column = i % (2 * ffn), expert = row / hidden % experts;
+    const uint64_t tensor = row / hidden / experts * 2 + column % 2;
+    EXPECT_EQ(found[i], 1 + ((tensor * experts + expert) * ffn + column / 2) * hidden + row % hidden);
+  }
+}
+
+}  // namespace
+}  // namespace cairn
