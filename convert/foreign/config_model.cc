@@ -1,9 +1,6 @@
 #include "convert/foreign/config_model.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <span>
 
 #include "ckpt/base/glob.h"
 #include "ckpt/io/strict_json.h"
@@ -17,7 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMaxConfigBytes = 1 << 20;
-constexpr size_t kNamesInMessage = 4;
 
 }  // namespace
 
@@ -87,13 +83,6 @@ Status TiedButDifferent(const std::string& copy, const std::string& original, co
       "{} differs from {}, though {} ties them; set tie_word_embeddings to false there, or leave it out with "
       "--allow '{}'",
       copy, original, config, copy);
-}
-
-std::string ShortList(const std::vector<std::string>& names) {
-  const auto shown = std::span(names).first(std::min(names.size(), kNamesInMessage));
-  std::string text = fmt::format("{}", fmt::join(shown, ", "));
-  if (names.size() > shown.size()) text += fmt::format(" and {} more", names.size() - shown.size());
-  return text;
 }
 
 }  // namespace cairn

@@ -45,7 +45,4 @@ class ModelPlaces {
 // The error that a model whose config.json ties them has both, and that they differ; it offers both ways out.
 Status TiedButDifferent(const std::string& copy, const std::string& original, const std::string& config);
 
-// "a, b and 7 more"
-std::string ShortList(const std::vector<std::string>& names);
-
 }  // namespace cairn

@@ -12,6 +12,7 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/glob.h"
+#include "ckpt/base/short_list.h"
 #include "convert/families/hugging_face_config.h"
 #include "convert/foreign/config_model.h"
 #include "convert/foreign/replicas.h"

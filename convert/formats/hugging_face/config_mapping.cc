@@ -14,6 +14,7 @@
 #include <set>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/base/short_list.h"
 #include "convert/families/foreign_model.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/replicas.h"

@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "ckpt/base/short_list.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/training/param_groups.h"
 
@@ -219,11 +220,8 @@ Status PartGroups(const TrainingTensors& tensors, size_t count,
   }
   state.groups = std::move(parted);
   if (differing.empty()) return OkStatus();
-  const size_t more = differing.size() - std::min(differing.size(), kNamedParameters);
-  differing.resize(differing.size() - more);
-  state.notes.push_back(fmt::format("{}all of a group take what its first parameter has, not the {}{}",
-                                    kAllowedNote, fmt::join(differing, ", "),
-                                    more > 0 ? fmt::format(" and {} more", more) : ""));
+  state.notes.push_back(fmt::format("{}all of a group take what its first parameter has, not the {}",
+                                    kAllowedNote, ShortList(differing, kNamedParameters)));
   return OkStatus();
 }
 
