@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/base/box.h"
+#include "ckpt/base/box_map.h"
 #include "ckpt/base/dtype.h"
 
 namespace cairn {
@@ -13,6 +13,7 @@ struct StoredExtent {
   FlatRange range;           // elements of the array's row-major order
   uint32_t file = 0;         // into the list of files
   uint64_t file_offset = 0;  // bytes, of the range's first element; any alignment
+  bool operator==(const StoredExtent&) const = default;
 };
 
 struct StoredArray {
@@ -26,6 +27,8 @@ struct StoredArray {
   std::string unknown_type = {};
 
   Dims tensor_shape() const { return transposed ? Dims{shape[1], shape[0]} : shape; }
+  // From all of the tensor to all of the array.
+  BoxMap map() const { return {Box::Whole(tensor_shape()), Box::Whole(shape), transposed}; }
   std::string_view type_name() const { return unknown_type.empty() ? Name(dtype) : unknown_type; }
   uint64_t elements() const;  // that its extents have
   uint64_t bytes() const { return elements() * SizeOf(dtype); }
