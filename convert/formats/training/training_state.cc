@@ -142,7 +142,8 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
     if (key.starts_with(kSchedule)) state.schedule[key.substr(kSchedule.size())] = value;
   if (const auto groups = from.find("param_groups"); groups != from.end() && groups->is_array())
     state.param_groups = *groups;
-  for (const auto& [spec, first] : SecondNames(source)) state.shared_params[spec.name] = first;
+  for (const auto& [spec, first] : SecondNames(source.manifest(), source.catalog()))
+    state.shared_params[spec.name] = first;
   return state;
 }
 

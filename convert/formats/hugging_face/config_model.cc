@@ -1,6 +1,4 @@
-#include "convert/foreign/config_model.h"
-
-#include <algorithm>
+#include "convert/formats/hugging_face/config_model.h"
 
 #include "ckpt/base/glob.h"
 #include "ckpt/io/strict_json.h"
@@ -30,13 +28,13 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
   if (architecture == nullptr) {
     json model = {{"config", config}};
     if (!kept.empty()) model["hugging_face"] = std::move(kept);
-    return ConfigModel{nullptr, std::move(model)};
+    return ConfigModel{path, nullptr, std::move(model)};
   }
   Result<json> model = ModelOfConfig(*architecture, config);
   if (!model.ok()) return model.status().WithContext(directory);
   kept["config"] = config;
   (*model)["hugging_face"] = std::move(kept);
-  return ConfigModel{architecture, *std::move(model)};
+  return ConfigModel{path, architecture, *std::move(model)};
 }
 
 std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, json& model) {
@@ -51,38 +49,6 @@ std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, j
   model.erase("other");
   if (!left.empty()) model["other"] = left;
   return history;
-}
-
-ModelPlaces::ModelPlaces(const Architecture& architecture, const ExpandedModel& expanded)
-    : architecture_(architecture) {
-  for (uint32_t i = 0; i < expanded.tensors.size(); ++i) place_of_.emplace(expanded.tensors[i].name, i);
-  for (const Module& module : architecture.modules) {
-    const auto place = place_of_.find(module.name + ".weight");
-    if (!module.also.empty() && place != place_of_.end())
-      place_of_.emplace(module.also + ".weight", place->second);
-  }
-}
-
-bool ModelPlaces::IsHead(const std::string& name) const {
-  return std::ranges::any_of(architecture_.modules, [&](const Module& module) {
-    return module.canonical[0] == "output" &&
-           (name == module.name + ".weight" || (!module.also.empty() && name == module.also + ".weight"));
-  });
-}
-
-std::optional<uint32_t> ModelPlaces::Find(const std::string& name) const {
-  auto place = place_of_.find(name);
-  if (place == place_of_.end()) place = place_of_.find(architecture_.base_prefix + name);
-  return place == place_of_.end() ? std::nullopt : std::optional(place->second);
-}
-
-bool ModelPlaces::IsBuffer(const std::string& name) const { return FitsAnyGlob(name, architecture_.buffers); }
-
-Status TiedButDifferent(const std::string& copy, const std::string& original, const std::string& config) {
-  return Corrupt(
-      "{} differs from {}, though {} ties them; set tie_word_embeddings to false there, or leave it out with "
-      "--allow '{}'",
-      copy, original, config, copy);
 }
 
 }  // namespace cairn
