@@ -4,6 +4,7 @@
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/slice.h"
 
 namespace cairn {
 namespace {
@@ -51,7 +52,7 @@ void PutPlacement(ByteWriter& out, const ParameterSpec& spec, uint32_t version) 
     out.Put(static_cast<uint8_t>(spec.tied_to_last));
     out.Put(static_cast<uint8_t>(spec.of_experts));
   } else {
-    const Cut cut = spec.cuts.empty() ? Cut{.dim = -1} : spec.cuts[0];
+    const Cut cut = OneCut(spec);
     out.Put(cut.dim);
     out.Put(static_cast<uint8_t>(spec.tied_to_last));
     out.Put(cut.unit);

@@ -10,6 +10,9 @@ struct Slice {
   Dims shape;  // in memory, with padding; the box's rows come first
 };
 
+// The cut of a parameter of a dense model; along dimension -1 if it is not cut.
+inline Cut OneCut(const ParameterSpec& dense) { return dense.cuts.empty() ? Cut{.dim = -1} : dense.cuts[0]; }
+
 // Errors: InvalidArgument naming the dimension that does not divide. A padding of 1 divides any: the last
 // ranks have fewer rows, or none.
 Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, int rank);

@@ -23,6 +23,7 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
+#include "ckpt/base/short_list.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
@@ -159,17 +160,15 @@ std::string Named(int rank, std::string_view host) { return fmt::format("rank {}
 // "rank 3 (host n2), rank 17 and 2 more"; hosts of ranks that have answered rank 0 are known.
 std::string NamesOf(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names,
                     const RankTeam& team, const std::vector<int>& ranks) {
-  std::vector<std::string> named;
-  for (size_t i = 0; i < std::min(ranks.size(), kMaxNamedRanks); ++i) {
-    named.push_back(fmt::format("rank {}", ranks[i]));
+  const auto named = [&](int rank) {
     for (const std::string& name : names)
-      if (name.starts_with(HelloPrefix(team, ranks[i])))
+      if (name.starts_with(HelloPrefix(team, rank)))
         if (const auto host = ReadSmallFile(fs, JoinPath(directory, name), kMaxTextBytes); host.ok())
-          named.back() = Named(ranks[i], *host);
-  }
-  const std::string text = fmt::format("{}", fmt::join(named, ", "));
-  return named.size() == ranks.size() ? text
-                                      : fmt::format("{} and {} more", text, ranks.size() - named.size());
+          return Named(rank, *host);
+    return fmt::format("rank {}", rank);
+  };
+  return ShortList(
+      ranks.size(), [&](size_t i) { return named(ranks[i]); }, kMaxNamedRanks);
 }
 
 // The rank and the word of a name; 0: it is not an answer of this launch.

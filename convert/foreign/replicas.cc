@@ -179,10 +179,9 @@ Result<std::unique_ptr<StoredSource>> OpenArrays(FileSystem& fs, const std::stri
   StoredCatalog plain;
   plain.files = files;
   for (uint32_t i = 0; i < arrays.size(); ++i) {
-    const Box whole = Box::Whole(arrays[i].shape);
-    plain.tensors.push_back(
-        {{.name = fmt::format("{}", i), .shape = arrays[i].shape}, Role::kWeight, arrays[i].dtype});
-    plain.parts.push_back({{whole, whole}, i, i});
+    plain.tensors.push_back(WholeTensor(arrays[i]));
+    const Box whole = Box::Whole(arrays[i].tensor_shape());
+    plain.parts.push_back({arrays[i].Stored({whole, whole}), i, i});
   }
   plain.arrays = std::move(arrays);
   return StoredSource::Make(fs, directory, {}, std::move(plain));

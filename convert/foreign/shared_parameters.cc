@@ -4,11 +4,11 @@
 
 namespace cairn {
 
-std::vector<SecondName> SecondNames(const CheckpointSource& source) {
-  const nlohmann::json shared = source.manifest().state.value("shared_params", nlohmann::json::object());
+std::vector<SecondName> SecondNames(const Manifest& manifest, const TensorTable& table) {
+  const nlohmann::json shared = manifest.state.value("shared_params", nlohmann::json::object());
   if (shared.empty()) return {};
   std::map<std::string, ParameterSpec> held;
-  for (const ParameterSpec& spec : source.catalog().Parameters()) held.emplace(spec.name, spec);
+  for (const ParameterSpec& spec : table.Parameters()) held.emplace(spec.name, spec);
   std::vector<SecondName> names;
   for (const auto& [second, first] : shared.items()) {
     const auto spec = first.is_string() ? held.find(first.get<std::string>()) : held.end();

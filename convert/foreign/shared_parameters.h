@@ -17,6 +17,6 @@ struct SecondName {
 };
 
 // Names that the checkpoint holds anyway are left out.
-std::vector<SecondName> SecondNames(const CheckpointSource& source);
+std::vector<SecondName> SecondNames(const Manifest& manifest, const TensorTable& table);
 
 }  // namespace cairn

@@ -13,6 +13,7 @@ struct StoredExtent {
   FlatRange range;           // elements of the array's row-major order
   uint32_t file = 0;         // into the list of files
   uint64_t file_offset = 0;  // bytes, of the range's first element; any alignment
+  bool operator==(const StoredExtent&) const = default;
 };
 
 struct StoredArray {

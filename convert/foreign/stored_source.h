@@ -22,6 +22,11 @@
 
 namespace cairn {
 
+// The tensor that is all of an array, under its name.
+inline TensorEntry WholeTensor(const StoredArray& array) {
+  return {{.name = array.name, .shape = array.tensor_shape()}, Role::kWeight, array.dtype};
+}
+
 struct StoredCatalog : TensorTable {
   std::vector<StoredArray> arrays;
   std::vector<ArrayPart> parts;       // in any order; cover each tensor once

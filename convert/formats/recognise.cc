@@ -10,8 +10,8 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/glob.h"
+#include "ckpt/base/short_list.h"
 #include "ckpt/model/layout.h"
-#include "convert/foreign/config_model.h"
 #include "convert/formats/hugging_face/weight_files.h"
 #include "convert/formats/systems.h"
 

@@ -103,7 +103,7 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
   }
   plan.parameters = plan.weights.size();
   if (options.format->every_name)
-    for (const auto& [spec, first] : SecondNames(source)) {
+    for (const auto& [spec, first] : SecondNames(source.manifest(), source.catalog())) {
       plan.weights.push_back(*std::ranges::find(
           plan.weights, first, [](const WrittenTensor& weight) { return weight.entry.spec.name; }));
       plan.weights.back().entry.spec = spec;

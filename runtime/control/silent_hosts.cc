@@ -1,10 +1,10 @@
 #include "runtime/control/silent_hosts.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "ckpt/base/short_list.h"
 #include "runtime/control/status_board.h"
 
 namespace cairn {
@@ -29,20 +29,12 @@ SilentHosts FindSilentHosts(const std::vector<std::optional<double>>& ages, int 
   return found;
 }
 
-std::string ListFew(const std::vector<int>& ranks, std::string_view separator, std::string_view noun,
-                    const std::function<std::string(int rank)>& text) {
-  constexpr size_t kMost = 4;
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) parts.push_back(text(ranks[i]));
-  if (ranks.size() > kMost) parts.push_back(fmt::format("and {} more {}", ranks.size() - kMost, noun));
-  return fmt::format("{}", fmt::join(parts, separator));
-}
-
 namespace {
 
 std::string NamesOf(const StatusBoard& board, const std::vector<int>& first_ranks) {
-  return ListFew(first_ranks, ", ", "hosts",
-                 [&](int rank) { return fmt::format("host {} (first rank {})", board.host(rank), rank); });
+  return ShortList(first_ranks.size(), [&](size_t i) {
+    return fmt::format("host {} (first rank {})", board.host(first_ranks[i]), first_ranks[i]);
+  });
 }
 
 }  // namespace

@@ -1,10 +1,8 @@
 // Which host fell silent first: the ranks of all others wait for it, or for a host that waits for it.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace cairn {
@@ -30,10 +28,6 @@ struct HostsReport {
   std::string silent;       // "host n3 (first rank 4) fell silent first, 20.3 s ago"; empty: none did
   std::string never_heard;  // "host n3 (first rank 4), host n4 (first rank 6)"; empty: all were
 };
-
-// The first four by `text`, and how many more there are: a longer line would bury the message.
-std::string ListFew(const std::vector<int>& ranks, std::string_view separator, std::string_view noun,
-                    const std::function<std::string(int rank)>& text);
 
 HostsReport ReportHosts(const StatusBoard& board, int own_rank);
 

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "ckpt/base/short_list.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/control/silent_hosts.h"
 #include "runtime/control/status_board.h"
@@ -81,7 +82,8 @@ void WriteLine(const std::string& line) {
 }
 
 std::string JoinDescriptions(const StatusBoard& board, const std::vector<int>& ranks) {
-  return ListFew(ranks, "; ", "ranks", [&](int rank) { return board.Describe(rank); });
+  return ShortList(
+      ranks.size(), [&](size_t i) { return board.Describe(ranks[i]); }, 4, "; ");
 }
 
 // The ranks that the operation waits for, as far as this host's board says, or the host that they all wait

@@ -230,6 +230,10 @@ class HuggingFaceTest(CliTest):
         with safe_open(self.dir / "out" / "model.safetensors", "pt") as file:
             self.assertIn("lm_head.weight", file.metadata()["cairn.history"])
             self.assertNotIn("lm_head.weight", file.keys())
+        weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+        save_file(weights, source / "model.safetensors", {"format": "pt"})
+        self.cairn("convert", source, "single", "--to", "hf")
+        self.assertTrue(torch.equal(tensors(self.dir / "single")["model.embed_tokens.weight"], weights["lm_head.weight"]))
 
     def history(self, run):
         (step,) = (self.dir / run).glob("step-*")

@@ -164,6 +164,8 @@ class ConfigTest(unittest.TestCase):
         dcp.save(state_of(*self.trained["phi3"]), checkpoint_id=self.directory / "dcp", no_dist=True)
         self.strip("phi3", self.directory / "dcp", "dcp-release")
         self.cairn("verify", self.directory / "dcp", "--config", self.config("phi3"))
+        with self.assertRaisesRegex(cairn.CairnError, "leave out --config"):
+            self.cairn("inspect", self.directory / "dcp", "--config", self.config("phi3"), "--slices")
         for name, says in (("llama", "not checked: .* no place"), ("phi3", r"dcp: \d+ tensors of .*, every element covered once")):
             said = self.cairn("seal", self.directory / "dcp", "--again", "--settle", 0, "--config", self.config(name))
             self.assertRegex(said, says)

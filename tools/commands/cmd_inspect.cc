@@ -52,6 +52,9 @@ class Inspector {
   Status Run() {
     if (chosen_.empty())
       return NotFound("{}: no tensor matches {}", options_.checkpoint, fmt::join(options_.globs, " "));
+    if (options_.slices && !stored_ && !opened_.step.reader)
+      return NotSupported("{}: --slices shows tensors as they are stored; leave out --config and --replicas",
+                          options_.checkpoint);
     if (options_.stats) CAIRN_RETURN_IF_ERROR(GatherStats());
     options_.json ? PrintAsJson() : PrintAsText();
     return OkStatus();

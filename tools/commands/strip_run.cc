@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "ckpt/base/proc_memory.h"
-#include "convert/foreign/config_model.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"

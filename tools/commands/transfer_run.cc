@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "ckpt/base/proc_memory.h"
+#include "ckpt/base/short_list.h"
 #include "ckpt/base/stopwatch.h"
 #include "convert/foreign/account.h"
 #include "tools/cli/choices.h"
@@ -23,12 +24,9 @@ std::string SizeText(const nlohmann::json& bytes) { return HumanBytes(bytes.get<
 
 template <typename Names>
 std::string NameList(const Names& names) {
-  std::string list;
-  for (size_t i = 0; i < std::min(names.size(), kListedNames); ++i)
-    list += (i == 0 ? "" : ", ") + std::string(names[i]);
-  if (names.size() > kListedNames)
-    list += fmt::format(" and {} more (--json lists them)", names.size() - kListedNames);
-  return list;
+  const auto name = [&](size_t i) { return std::string(names[i]); };
+  return ShortList(names.size(), name, kListedNames) +
+         (names.size() > kListedNames ? " (--json lists them)" : "");
 }
 template <typename Names>
 void PrintNames(std::string_view what, const Names& names) {

@@ -5,7 +5,7 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
-#include "convert/foreign/config_model.h"
+#include "convert/formats/hugging_face/config_model.h"
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "tools/archive/store/restore.h"

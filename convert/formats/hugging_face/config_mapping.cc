@@ -1,9 +1,10 @@
-// Mapper gives every tensor of the source a place: the family's table says which stored tensor of the model
-// holds which parameters. Names may begin with what the training's state dict put before the model's own
-// ("model."); that is taken off, and must be the same everywhere: another module may have a tensor of the
-// same ending ("reward.norm.weight"), which would fill a place that the model left empty. A state of the
-// stored tensor's shape is cut as its weight is; one number counts for each parameter in it; any other shape
-// (Adafactor's rows) wants a tensor that is one parameter as it is.
+// Mapper gives every stored tensor a place: the family's table says which tensor of the model holds which
+// parameters. Names of files may lack the prefix that a model without its head lacks. Names of a training may
+// also begin with what its state dict put before the model's own ("model."); that is taken off, and must be
+// the same everywhere: another module may have a tensor of the same ending ("reward.norm.weight"), which
+// would fill a place that the model left empty. A state of the stored tensor's shape is cut as its weight is;
+// one number counts for each parameter in it; any other shape (Adafactor's rows) wants a tensor that is one
+// parameter as it is.
 
 #include "convert/formats/hugging_face/config_mapping.h"
 
@@ -12,10 +13,12 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <unordered_map>
 
 #include "ckpt/base/glob.h"
-#include "convert/families/foreign_model.h"
-#include "convert/foreign/account.h"
+#include "ckpt/base/short_list.h"
+#include "convert/families/expand.h"
+#include "convert/families/hugging_face_config.h"
 #include "convert/foreign/replicas.h"
 #include "convert/foreign/shared_parameters.h"
 
@@ -26,32 +29,43 @@ constexpr const char* kEmbedding = "embedding.word.weight";
 
 class Mapper {
  public:
-  Mapper(CheckpointSource& source, const Architecture& architecture, const ExpandedModel& expanded,
-         const OpenOptions& options)
-      : source_(source),
+  Mapper(const TensorTable& stored, const Manifest* training, const ConfigModel& config,
+         const ExpandedModel& expanded, const std::vector<std::string>& allow)
+      : stored_(stored),
+        training_(training),
+        config_(config),
+        architecture_(*config.architecture),
         expanded_(expanded),
-        options_(options),
-        base_(architecture.base_prefix),
-        places_(architecture, expanded) {
-    optimizers_ = OptimizerPaths(source.manifest());
-    one_step_ = source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true;
-    for (const ParameterSpec& spec : expanded.parameters) spec_of_.emplace(spec.name, &spec);
-    for (const SecondName& name : SecondNames(source)) second_[name.first].push_back(name.spec.name);
+        allow_(allow) {
+    for (const ParameterSpec& spec : expanded.parameters) number_of_.emplace(spec.name, number_of_.size());
+    ListPlaces();
+    mapped_.catalog.tensors.resize(training ? 0 : number_of_.size());
+    if (!training) return;
+    optimizers_ = OptimizerPaths(*training);
+    one_step_ = training->state.value("one_optimizer_step", nlohmann::json()) == true;
+    for (const SecondName& name : SecondNames(*training, stored))
+      second_[name.first].push_back(name.spec.name);
   }
 
   Result<ConfigMapping> Map() {
-    const auto& tensors = source_.catalog().tensors;
-    for (uint32_t i = 0; i < tensors.size(); ++i) Place(i);
-    CAIRN_RETURN_IF_ERROR(CheckPlaces());
-    CAIRN_RETURN_IF_ERROR(PlaceTwins());
-    CAIRN_RETURN_IF_ERROR(CheckComplete());
-    if (IsAllowed("optimizer"))
-      mapped_.history.push_back("the optimizer's state was left out (--allow optimizer)");
-    for (const auto& [where, tensor] : found_) CAIRN_RETURN_IF_ERROR(Cut(where.first, where.second, tensor));
+    const Status fits = MapAll();
+    mapped_.another_head = !fits.ok() && IsOfAnotherHead();
+    if (!mapped_.another_head) CAIRN_RETURN_IF_ERROR(fits);
     return std::move(mapped_);
   }
 
  private:
+  Status MapAll() {
+    for (uint32_t i = 0; i < stored_.tensors.size(); ++i) Place(i);
+    PlaceTwins();
+    CAIRN_RETURN_IF_ERROR(CheckPlaces());
+    CAIRN_RETURN_IF_ERROR(CheckComplete());
+    if (training_ && IsAllowed("optimizer"))
+      mapped_.history.push_back("the optimizer's state was left out (--allow optimizer)");
+    for (const auto& [where, tensor] : found_) CAIRN_RETURN_IF_ERROR(Cut(where.first, where.second, tensor));
+    return OkStatus();
+  }
+
   // The meaning of a name in the model, without the prefix of the state dict.
   struct Known {
     size_t prefix = 0;              // characters
@@ -72,20 +86,42 @@ class Mapper {
     }
   };
 
-  const TensorEntry& entry(uint32_t tensor) const { return source_.catalog().tensors[tensor]; }
+  const TensorEntry& entry(uint32_t tensor) const { return stored_.tensors[tensor]; }
 
   static bool IsState(Role role) { return IsOptimizerState(role) && role != Role::kMaster; }
 
   // `name` is the whole name, as cairn inspect shows it; or "optimizer".
-  bool IsAllowed(const std::string& name) const { return FitsAnyGlob(name, options_.allow); }
+  bool IsAllowed(const std::string& name) const { return FitsAnyGlob(name, allow_); }
+
+  void ListPlaces() {
+    for (uint32_t i = 0; i < expanded_.tensors.size(); ++i) place_of_.emplace(expanded_.tensors[i].name, i);
+    for (const Module& module : architecture_.modules)
+      if (const auto place = place_of_.find(module.name + ".weight");
+          !module.also.empty() && place != place_of_.end())
+        place_of_.emplace(module.also + ".weight", place->second);
+  }
+
+  std::optional<uint32_t> FindPlace(const std::string& name) const {
+    auto place = place_of_.find(name);
+    if (place == place_of_.end()) place = place_of_.find(architecture_.base_prefix + name);
+    return place == place_of_.end() ? std::nullopt : std::optional(place->second);
+  }
+
+  // The output matrix, under whose name tied models may have a copy of the embeddings.
+  bool IsHead(const std::string& name) const {
+    return std::ranges::any_of(architecture_.modules, [&](const Module& module) {
+      return module.canonical[0] == "output" &&
+             (name == module.name + ".weight" || (!module.also.empty() && name == module.also + ".weight"));
+    });
+  }
 
   std::optional<Known> Find(const std::string& name) const {
     for (size_t at = 0;; ++at) {
       const std::string own = name.substr(at);
-      const auto place = places_.Find(own);
-      const bool head = places_.IsHead(own);
-      if (place || head || places_.IsBuffer(own)) return Known{at, place, head && !place};
-      at = name.find('.', at);
+      const auto place = FindPlace(own);
+      const bool head = IsHead(own);
+      if (place || head || FitsAnyGlob(own, architecture_.buffers)) return Known{at, place, head && !place};
+      at = training_ ? name.find('.', at) : std::string::npos;
       if (at == std::string::npos) return std::nullopt;
     }
   }
@@ -112,33 +148,35 @@ class Mapper {
   }
 
   Begin BeginOf(const std::string& name, const Known& known) const {
+    const std::string& base = architecture_.base_prefix;  // where the names of most modules begin
     Begin begin{name.substr(0, known.prefix), {}};
-    if (!known.place || !expanded_.tensors[*known.place].name.starts_with(base_)) return begin;
-    const bool whole = std::string_view(name).substr(known.prefix).starts_with(base_);
-    begin.base = begin.prefix + (whole ? base_ : "");
+    if (!known.place || !expanded_.tensors[*known.place].name.starts_with(base)) return begin;
+    const bool whole = std::string_view(name).substr(known.prefix).starts_with(base);
+    begin.base = begin.prefix + (whole ? base : "");
     return begin;
   }
 
   void Place(uint32_t tensor) {
     const TensorEntry& stored = entry(tensor);
     if (IsOpaque(stored.role) || (stored.role == Role::kStep && one_step_))
-      return mapped_.left["training_state"].push_back(tensor);
+      return mapped_.left[Fate::kTrainingState].push_back(tensor);
     const bool state = IsState(stored.role);
     Begin begin;
     const std::optional<Known> known = FindAny(stored, begin);
     if (known && known->place && (state || stored.role == Role::kMaster)) trained_.insert(*known->place);
-    if (IsAllowed(stored.spec.name) || (state && IsAllowed("optimizer"))) {
+    const bool may_be_left = training_ || !known || known->head;
+    if (may_be_left && (IsAllowed(stored.spec.name) || (state && IsAllowed("optimizer")))) {
       if (!state)
         mapped_.history.push_back(fmt::format("import: {} was left out (--allow)", DisplayName(stored)));
-      return mapped_.left["allowed"].push_back(tensor);
+      return mapped_.left[Fate::kAllowed].push_back(tensor);
     }
     if (!known) {
       numbered_ += state && stored.spec.name.find_first_not_of("0123456789") == std::string::npos;
       const bool optimizer = IsBelowAny(stored.spec.name, optimizers_);
       return (optimizer ? unknown_states_ : unknown_).push_back(DisplayName(stored));
     }
-    if (!known->place && !known->head) return mapped_.left["buffer"].push_back(tensor);
-    begins_.push_back({state, known->place, std::move(begin)});
+    if (!known->place && !known->head) return mapped_.left[Fate::kBuffer].push_back(tensor);
+    if (training_) begins_.push_back({state, known->place, std::move(begin)});
     if (!known->place) return twins_.push_back(tensor);
     const auto [found, added] = found_.try_emplace({*known->place, stored.role}, tensor);
     if (!added)
@@ -170,16 +208,15 @@ class Mapper {
           ShortList(unknown_));
     if (!unknown_.empty())
       return InvalidArgument("{} tensors have no place in the model of {}: {}; --allow GLOB leaves them out",
-                             unknown_.size(), options_.config, ShortList(unknown_));
+                             unknown_.size(), config_.path, ShortList(unknown_));
     if (!unknown_states_.empty())
       return InvalidArgument(
           "the optimizer in a file of torch.save ({}) has no place in a model; --allow optimizer takes the "
           "weights without it",
           ShortList(unknown_states_));
     if (!doubles_.empty())
-      return InvalidArgument(
-          "{} tensors of the model are there twice: {}; --allow GLOB leaves one of each out", doubles_.size(),
-          ShortList(doubles_));
+      return InvalidArgument("{} tensors of the model are there twice: {}{}", doubles_.size(),
+                             ShortList(doubles_), training_ ? "; --allow GLOB leaves one of each out" : "");
     return OkStatus();
   }
 
@@ -213,32 +250,40 @@ class Mapper {
       if (!found_.contains({place, Role::kWeight}) && !found_.contains({place, Role::kMaster}))
         missing.push_back(expanded_.tensors[place].name);
     if (missing.empty()) return OkStatus();
-    return NotFound("{} tensors that {} asks for are missing: {}", missing.size(), options_.config,
+    return NotFound("{} tensors that {} asks for are missing: {}", missing.size(), config_.path,
                     ShortList(missing));
   }
 
+  // LlamaModel, LlamaForSequenceClassification: all other tensors of the family's model are there.
+  bool IsOfAnotherHead() const {
+    const nlohmann::json classes =
+        KeptOfHuggingFace(config_.model, "config").value("architectures", nlohmann::json());
+    if (training_ || !classes.is_array() || classes.empty() || classes[0] == architecture_.class_name)
+      return false;
+    for (uint32_t place = 0; place < expanded_.tensors.size(); ++place) {
+      const ForeignTensor& wanted = expanded_.tensors[place];
+      const auto found = found_.find({place, Role::kWeight});
+      const bool fits = found != found_.end() && entry(found->second).spec.shape == wanted.shape;
+      if (!fits && !IsHead(wanted.name)) return false;
+    }
+    return true;
+  }
+
   // A copy of tied embeddings under the output's name must equal them, or replaces them.
-  Status PlaceTwins() {
+  void PlaceTwins() {
     for (const uint32_t twin : twins_) {
       const auto [found, added] = found_.try_emplace({EmbeddingPlace(), entry(twin).role}, twin);
       if (added) continue;
-      CAIRN_RETURN_IF_ERROR(CompareTwin(found->second, twin));
-      mapped_.left["replica"].push_back(twin);
+      mapped_.twins.emplace_back(found->second, twin);
+      mapped_.left[Fate::kReplica].push_back(twin);
       mapped_.parameters_of[entry(twin).spec.name] = {kEmbedding};
     }
-    return OkStatus();
   }
 
   uint32_t EmbeddingPlace() const {
     uint32_t place = 0;
     while (expanded_.tensors[place].parts[0].parameter != kEmbedding) ++place;
     return place;
-  }
-
-  Status CompareTwin(uint32_t first, uint32_t second) {
-    CAIRN_ASSIGN_OR_RETURN(const auto distance, Distance(source_, first, second));
-    if (!distance) return OkStatus();
-    return TiedButDifferent(entry(second).spec.name, entry(first).spec.name, options_.config);
   }
 
   // Makes the parameters that a stored tensor holds, in one role.
@@ -249,7 +294,7 @@ class Mapper {
     const bool number = stored.spec.shape.Volume() == 1;
     if (!as_stored && !IsState(role))
       return Corrupt("tensor {} has shape {}, {} makes it {}", DisplayName(stored),
-                     ToString(stored.spec.shape), options_.config, ToString(wanted.shape));
+                     ToString(stored.spec.shape), config_.path, ToString(wanted.shape));
     if (!as_stored && !number && !IsOneParameter(wanted))
       return NotSupported(
           "{} has shape {}, which cannot be cut as {} is; --allow optimizer takes the weights without the "
@@ -257,8 +302,8 @@ class Mapper {
           DisplayName(stored), ToString(stored.spec.shape), wanted.name);
     std::map<std::string, uint32_t> made;
     for (const ForeignPart& part : wanted.parts) {
-      auto [parameter, added] = made.try_emplace(part.parameter, mapped_.catalog.tensors.size());
-      if (added) AddTensor(part.parameter, role, stored, as_stored);
+      auto [parameter, added] = made.try_emplace(part.parameter);
+      if (added) parameter->second = AddTensor(part.parameter, role, stored, as_stored);
       Name(stored.spec.name, part.parameter);
       if (as_stored)
         mapped_.parts.push_back({part, parameter->second, tensor});
@@ -281,24 +326,31 @@ class Mapper {
     return tensor.parts.size() == 1 && !tensor.parts[0].reorders();
   }
 
-  void AddTensor(const std::string& parameter, Role role, const TensorEntry& stored, bool as_stored) {
-    ParameterSpec spec = *spec_of_.at(parameter);
+  // Files have their parameters in the order of the trainer, states follow their weights. Returns its number.
+  uint32_t AddTensor(const std::string& parameter, Role role, const TensorEntry& stored, bool as_stored) {
+    auto& tensors = mapped_.catalog.tensors;
+    const uint32_t number = number_of_.at(parameter);
+    ParameterSpec spec = expanded_.parameters[number];
     if (!as_stored) {
       spec.shape = stored.spec.shape;
       spec.cuts.clear();
     }
-    mapped_.catalog.tensors.push_back({std::move(spec), role, stored.dtype});
+    TensorEntry& tensor = training_ ? tensors.emplace_back() : tensors[number];
+    tensor = {std::move(spec), role, stored.dtype};
+    return static_cast<uint32_t>(&tensor - tensors.data());
   }
 
-  CheckpointSource& source_;
+  const TensorTable& stored_;
+  const Manifest* const training_;
+  const ConfigModel& config_;
+  const Architecture& architecture_;
   const ExpandedModel& expanded_;
-  const OpenOptions& options_;
-  const std::string base_;  // "model.", where the names of most modules begin
-  const ModelPlaces places_;
+  const std::vector<std::string>& allow_;
+  std::unordered_map<std::string, uint32_t> place_of_;  // by name: a tensor of the model
   bool one_step_ = false;  // the manifest's state has the number that each parameter has
-  std::map<std::string, const ParameterSpec*> spec_of_;
+  std::unordered_map<std::string, uint32_t> number_of_;     // of each parameter in the trainer's order
   std::map<std::string, std::vector<std::string>> second_;  // names of shared parameters, by the first
-  std::map<std::pair<uint32_t, Role>, uint32_t> found_;     // tensor of the source, by place and role
+  std::map<std::pair<uint32_t, Role>, uint32_t> found_;     // stored tensor, by place and role
   std::vector<uint32_t> twins_;
   struct Placed {
     bool state = false;
@@ -315,17 +367,24 @@ class Mapper {
 
 }  // namespace
 
-Result<ConfigMapping> MapByConfig(CheckpointSource& source, const ConfigModel& config,
-                                  const OpenOptions& options) {
-  if (config.architecture == nullptr)
-    return NotSupported("{}: no table knows {}; without --config the tensors keep their own names",
-                        options.config, FamilyWithoutTable(config.model));
+Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* training,
+                                  const ConfigModel& config, const std::vector<std::string>& allow) {
   CAIRN_ASSIGN_OR_RETURN(const ModelShape shape, ReadShape(config.model));
-  if (std::cmp_greater(shape.layers, source.catalog().tensors.size()))
-    return NotFound("{} asks for {} layers, and there are {} tensors", options.config, shape.layers,
-                    source.catalog().tensors.size());
+  if (std::cmp_greater(shape.layers, stored.tensors.size()))
+    return NotFound("{} asks for {} layers, and there are {} tensors", config.path, shape.layers,
+                    stored.tensors.size());
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.architecture, config.model));
-  return Mapper(source, *config.architecture, expanded, options).Map();
+  return Mapper(stored, training, config, expanded, allow).Map();
+}
+
+Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config) {
+  CAIRN_ASSIGN_OR_RETURN(const auto distance, Distance(source, original, copy));
+  if (!distance) return OkStatus();
+  const auto& tensors = source.catalog().tensors;
+  return Corrupt(
+      "{} differs from {}, though {} ties them; set tie_word_embeddings to false there, or leave it out with "
+      "--allow '{}'",
+      tensors[copy].spec.name, tensors[original].spec.name, config, tensors[copy].spec.name);
 }
 
 }  // namespace cairn

@@ -1,29 +1,39 @@
-// Which parameters of a config.json's model the tensors of a checkpoint hold that has Hugging Face's names.
+// Which parameters of a config.json's model tensors hold that have Hugging Face's names: those of a model's
+// own files, or of a checkpoint that a training saved.
 #pragma once
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/model/source.h"
-#include "convert/foreign/config_model.h"
-#include "convert/foreign/open_options.h"
+#include "convert/foreign/account.h"
+#include "convert/formats/hugging_face/config_model.h"
 
 namespace cairn {
 
-// Parameters, and their places in the source.
+// Parameters, and their places in the stored tensors.
 struct ConfigMapping {
   TensorTable catalog;
-  std::vector<ArrayPart> parts;  // array: a tensor of the source. Of one tensor after the other
-  std::map<std::string, std::vector<std::string>> parameters_of;  // by each name of the source
-  std::map<std::string, std::vector<uint32_t>> left;              // tensors in no parameter, by fate
+  std::vector<ArrayPart> parts;  // array: a stored tensor. Of one tensor after the other
+  std::map<std::string, std::vector<std::string>> parameters_of;  // by each name of a stored tensor
+  std::map<Fate, std::vector<uint32_t>> left;                     // stored tensors in no parameter
+  // Stored tensors: tied embeddings, and a replica that must hold the same bytes (CheckTied).
+  std::vector<std::pair<uint32_t, uint32_t>> twins;
   std::vector<std::string> history;
+  // Nothing is mapped: files of a class of the family that has another output than the family's, or none.
+  bool another_head = false;
 };
 
-// Reads what must be compared: copies of tied embeddings. Errors: those of ReadByConfig (config_source.h),
-// without the source's name.
-Result<ConfigMapping> MapByConfig(CheckpointSource& source, const ConfigModel& config,
-                                  const OpenOptions& options);
+// Pure. `training`: the manifest of a training's checkpoint, whose names may begin with a prefix; null: these
+// are a model's own files. `allow`: globs of names to leave out; of files, only names that have no place.
+// Errors: those of ReadByConfig (config_source.h), without the source's name.
+Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* training,
+                                  const ConfigModel& config, const std::vector<std::string>& allow);
+
+// Errors: Corrupt naming both and what to do, if the copy differs.
+Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config);
 
 }  // namespace cairn

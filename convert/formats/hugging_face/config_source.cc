@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "ckpt/step/partial_dir.h"
+#include "convert/families/foreign_model.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/foreign/transpose.h"
@@ -59,10 +60,10 @@ json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
     left_behind = account["left_behind"];
   for (const auto& [fate, numbers] : mapped.left)
     for (const uint32_t tensor : numbers) {
-      part_of[tensor] = fate;
+      part_of[tensor] = Name(fate);
       if (IsOpaque(tensors[tensor].role) && tensors[tensor].role != Role::kRng)
         left_behind.push_back(DisplayName(tensors[tensor]));
-      if (fate != "replica" && in_no_tensor.size() < kMaxAccountNames)
+      if (fate != Fate::kReplica && in_no_tensor.size() < kMaxAccountNames)
         in_no_tensor.push_back(DisplayName(tensors[tensor]));
     }
   std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
@@ -171,8 +172,13 @@ Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(options.config));
   const std::string path = info.is_directory() ? JoinPath(options.config, "config.json") : options.config;
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, path));
-  Result<ConfigMapping> mapped = MapByConfig(*source, config, options);
+  if (config.architecture == nullptr)
+    return NotSupported("{}: no table knows {}; without --config the tensors keep their own names", path,
+                        FamilyWithoutTable(config.model));
+  Result<ConfigMapping> mapped = MapByConfig(source->catalog(), &source->manifest(), config, options.allow);
   if (!mapped.ok()) return mapped.status().WithContext(source->name());
+  for (const auto& [original, copy] : mapped->twins)
+    CAIRN_RETURN_IF_ERROR(CheckTied(*source, original, copy, path).WithContext(source->name()));
   std::vector<std::string> history = {fmt::format(
       "import: its names were read as those of a {} model (--config)", config.architecture->name)};
   std::ranges::move(LeaveOutFields(options.allow, config.model), std::back_inserter(history));

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "ckpt/io/strict_json.h"
+#include "ckpt/model/slice.h"
 #include "convert/foreign/stored_builder.h"
 #include "convert/formats/hugging_face/weight_files.h"
 
@@ -36,7 +37,7 @@ Result<std::string> EncodeParameters(const std::vector<ParameterSpec>& parameter
   for (const ParameterSpec& spec : parameters) {
     if (!spec.is_dense())
       return NotSupported("tensor {}: {} has no place for its cuts", spec.name, kParametersKey);
-    const Cut cut = spec.cuts.empty() ? Cut{.dim = -1} : spec.cuts[0];
+    const Cut cut = OneCut(spec);
     rows.push_back({spec.name, cut.dim, cut.unit, cut.pad, spec.layer, spec.tied_to_last});
   }
   return rows.dump();

@@ -5,7 +5,7 @@
 #include <map>
 #include <span>
 
-#include "convert/foreign/stored_model.h"
+#include "convert/formats/hugging_face/stored_model.h"
 
 namespace cairn {
 

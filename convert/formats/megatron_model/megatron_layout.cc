@@ -9,10 +9,10 @@
 #include <map>
 #include <set>
 
+#include "ckpt/base/short_list.h"
 #include "ckpt/model/manifest.h"
 #include "convert/families/foreign_model.h"
 #include "convert/families/hugging_face_config.h"
-#include "convert/foreign/config_model.h"
 
 namespace cairn {
 namespace {

@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "ckpt/base/short_list.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/training/param_groups.h"
 
@@ -141,7 +142,8 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
     if (key.starts_with(kSchedule)) state.schedule[key.substr(kSchedule.size())] = value;
   if (const auto groups = from.find("param_groups"); groups != from.end() && groups->is_array())
     state.param_groups = *groups;
-  for (const auto& [spec, first] : SecondNames(source)) state.shared_params[spec.name] = first;
+  for (const auto& [spec, first] : SecondNames(source.manifest(), source.catalog()))
+    state.shared_params[spec.name] = first;
   return state;
 }
 
@@ -219,11 +221,8 @@ Status PartGroups(const TrainingTensors& tensors, size_t count,
   }
   state.groups = std::move(parted);
   if (differing.empty()) return OkStatus();
-  const size_t more = differing.size() - std::min(differing.size(), kNamedParameters);
-  differing.resize(differing.size() - more);
-  state.notes.push_back(fmt::format("{}all of a group take what its first parameter has, not the {}{}",
-                                    kAllowedNote, fmt::join(differing, ", "),
-                                    more > 0 ? fmt::format(" and {} more", more) : ""));
+  state.notes.push_back(fmt::format("{}all of a group take what its first parameter has, not the {}",
+                                    kAllowedNote, ShortList(differing, kNamedParameters)));
   return OkStatus();
 }
 

@@ -9,8 +9,7 @@
 
 #include "convert/families/expand.h"
 #include "convert/families/hugging_face_config.h"
-#include "convert/foreign/config_model.h"
-#include "convert/foreign/stored_model.h"
+#include "convert/formats/hugging_face/config_mapping.h"
 #include "tests/support/make_step.h"
 
 namespace cairn {
@@ -18,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 // StableLM, as docs/adding-a-family.md adds it.
@@ -178,35 +178,41 @@ TEST_P(ArchitectureTest, ChangedFieldsWinOverTheKeptConfiguration) {
 }
 
 TEST_P(ArchitectureTest, MapsListedTensorsToParameters) {
-  const json model = RandomModel();
+  json model = RandomModel();
+  model["hugging_face"]["config"] = json::object();
   const auto expanded = Expand(GetParam(), model);
-  std::vector<StoredArray> listed;
-  uint64_t at = 0;
+  TensorTable table;
   for (const ForeignTensor& tensor : expanded->tensors) {
     std::string name = tensor.name;
     if (name.starts_with(GetParam().base_prefix)) name = name.substr(GetParam().base_prefix.size());
-    listed.push_back({name, Dtype::kF16, tensor.shape, {{{0, tensor.shape.Volume()}, 0, at}}});
-    at += tensor.shape.Volume() * 2;
+    table.tensors.push_back({{.name = name, .shape = tensor.shape}, Role::kWeight, Dtype::kF16});
   }
+  std::vector<TensorEntry>& listed = table.tensors;
   std::ranges::shuffle(listed, rng_);
-  const auto mapped = MapToParameters(GetParam(), model, listed, {"file"}, {});
+  const ConfigModel config{"config.json", &GetParam(), model};
+  const auto map = [&](const std::vector<std::string>& allow = {}) {
+    return MapByConfig(table, /*training=*/nullptr, config, allow);
+  };
+  const auto mapped = map();
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
   EXPECT_EQ(mapped->catalog.Parameters(), expanded->parameters);
+  EXPECT_EQ(map({"*"})->catalog, mapped->catalog) << "a tensor that has a place is not left out";
 
-  const StoredArray last = listed.back();
+  const TensorEntry last = listed.back();
   listed.pop_back();
-  const auto missing = MapToParameters(GetParam(), model, listed, {"file"}, {});
+  const auto missing = map();
   EXPECT_EQ(missing.status().kind(), StatusKind::kNotFound);
-  EXPECT_THAT(missing.status().message(), HasSubstr(last.name));
+  EXPECT_THAT(missing.status().message(), HasSubstr(last.spec.name));
   listed.push_back(last);
-  listed.push_back({"adapter.weight", Dtype::kF16, {1}, {{{0, 1}, 0, 0}}});
-  const auto unknown = MapToParameters(GetParam(), model, listed, {"file"}, {});
-  EXPECT_THAT(unknown.status().message(), HasSubstr("adapter.weight"));
-  const auto allowed = MapToParameters(GetParam(), model, listed, {"file"}, {"adapter.*"});
-  ASSERT_EQ(allowed->left.size(), 1U);
-  EXPECT_EQ(allowed->left[0].second.name, "adapter.weight");
+  listed.push_back({{.name = "adapter.weight", .shape = {1}}, Role::kWeight, Dtype::kF16});
+  EXPECT_THAT(map().status().message(), HasSubstr("adapter.weight"));
+  EXPECT_THAT(map({"adapter.*"})->left.at(Fate::kAllowed), ElementsAre(listed.size() - 1));
+  listed.pop_back();
+  listed.back().spec.name = "module." + last.spec.name;
+  EXPECT_THAT(map().status().message(), HasSubstr("no place")) << "only a training's names have a prefix";
   listed.back() = last;
-  EXPECT_EQ(MapToParameters(GetParam(), model, listed, {"file"}, {}).status().kind(), StatusKind::kCorrupt);
+  listed.push_back(last);
+  EXPECT_THAT(map().status().message(), HasSubstr("there twice"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ArchitectureTest, testing::ValuesIn(AllAndOneMore()),

@@ -54,13 +54,6 @@ TEST(SilentHosts, FindsTheHostThatFellSilentFirst) {
   }
 }
 
-TEST(SilentHosts, ListsFourNamesAndACount) {
-  const auto text = [](int rank) { return std::to_string(rank); };
-  EXPECT_EQ(ListFew({}, ", ", "hosts", text), "");
-  EXPECT_EQ(ListFew({1, 2, 3, 4}, ", ", "hosts", text), "1, 2, 3, 4");
-  EXPECT_EQ(ListFew({1, 2, 3, 4, 5, 6}, "; ", "ranks", text), "1; 2; 3; 4; and 2 more ranks");
-}
-
 // Three hosts of two ranks; this is rank 1, on the first.
 TEST(SilentHosts, ReportsHostsByNameAndFirstRank) {
   const auto board = StatusBoard::Private(1, {"n1", "n1", "n2", "n2", "n3", "n3"});

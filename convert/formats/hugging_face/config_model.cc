@@ -1,0 +1,54 @@
+#include "convert/formats/hugging_face/config_model.h"
+
+#include "ckpt/base/glob.h"
+#include "ckpt/io/strict_json.h"
+#include "ckpt/step/partial_dir.h"
+#include "convert/families/families.h"
+#include "convert/families/hugging_face_config.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxConfigBytes = 1 << 20;
+
+}  // namespace
+
+Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
+  const json type = config.value("model_type", json());
+  const Architecture* architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
+  const std::string directory = ParentDir(path);
+  json kept = json::object();
+  const std::string generation = JoinPath(directory, "generation_config.json");
+  if (fs.Stat(generation).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(kept["generation_config"], ReadJsonObject(fs, generation, kMaxConfigBytes));
+  }
+  if (architecture == nullptr) {
+    json model = {{"config", config}};
+    if (!kept.empty()) model["hugging_face"] = std::move(kept);
+    return ConfigModel{path, nullptr, std::move(model)};
+  }
+  Result<json> model = ModelOfConfig(*architecture, config);
+  if (!model.ok()) return model.status().WithContext(directory);
+  kept["config"] = config;
+  (*model)["hugging_face"] = std::move(kept);
+  return ConfigModel{path, architecture, *std::move(model)};
+}
+
+std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, json& model) {
+  std::vector<std::string> history;
+  const json others = model.value("other", json::object());
+  json left = json::object();
+  for (const auto& [name, value] : others.items())
+    if (FitsAnyGlob(name, allow))
+      history.push_back(fmt::format("import: {} was left out of account (--allow)", name));
+    else
+      left[name] = value;
+  model.erase("other");
+  if (!left.empty()) model["other"] = left;
+  return history;
+}
+
+}  // namespace cairn

@@ -1,0 +1,27 @@
+// A config.json as the manifest's `model`.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "convert/families/family.h"
+
+namespace cairn {
+
+struct ConfigModel {
+  std::string path;                            // of the file
+  const Architecture* architecture = nullptr;  // of the family; null: no table knows it
+  nlohmann::json model;                        // without a table: {"config": config.json, "hugging_face"?}
+};
+
+// `config` is config.json; generation_config.json beside it is kept, too. Errors: Corrupt, NotSupported and
+// InvalidArgument naming the file.
+Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& config);
+
+// Fields that no table gives a meaning to, and that `allow` (globs of config.KEY) permits to ignore, are
+// taken out of the model; a line each for the history.
+std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, nlohmann::json& model);
+
+}  // namespace cairn

@@ -1,0 +1,134 @@
+// The files' tensors become parameters by a ConfigMapping: that of config.json, or one that keeps every name.
+// Each part of it, composed with the tensor's place in its file, is a part of the StoredCatalog, so a model
+// is read as fast as plain arrays are.
+
+#include "convert/formats/hugging_face/stored_model.h"
+
+#include <algorithm>
+
+#include "ckpt/base/glob.h"
+#include "convert/foreign/replicas.h"
+#include "convert/foreign/stored_builder.h"
+#include "convert/formats/hugging_face/config_mapping.h"
+#include "convert/torch/pickle_emitter.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+// The one type of all weights: config.json may state another, in which transformers computes.
+void NoteDtype(const StoredCatalog& catalog, json& model) {
+  if (catalog.tensors.empty()) return;
+  const Dtype dtype = catalog.tensors[0].dtype;
+  if (std::ranges::all_of(catalog.tensors, [&](const TensorEntry& tensor) { return tensor.dtype == dtype; }))
+    model["hugging_face"]["stored_dtype"] = TorchName(dtype);
+}
+
+TensorTable TableOf(const std::vector<StoredArray>& tensors) {
+  TensorTable table;
+  for (const StoredArray& tensor : tensors) table.tensors.push_back(WholeTensor(tensor));
+  return table;
+}
+
+bool IsSamePlace(const StoredArray& a, const StoredArray& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && a.transposed == b.transposed && a.extents == b.extents;
+}
+
+Status CheckTwins(FileSystem& fs, const WeightFiles& files, const ConfigMapping& mapping,
+                  const std::string& config) {
+  for (const auto& [original, copy] : mapping.twins) {
+    const StoredArray &one = files.tensors[original], &other = files.tensors[copy];
+    if (IsSamePlace(one, other)) continue;
+    CAIRN_ASSIGN_OR_RETURN(const auto both, OpenArrays(fs, files.directory, files.names, {one, other}));
+    CAIRN_RETURN_IF_ERROR(CheckTied(*both, 0, 1, config).WithContext(files.directory));
+  }
+  return OkStatus();
+}
+
+// `manifest` has the model and the state.
+Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, WeightFiles files,
+                                                  const ConfigMapping& mapping, Manifest manifest,
+                                                  const std::vector<std::string>& allow) {
+  StoredBuilder builder;
+  builder.catalog.files = std::move(files.names);
+  builder.account = std::move(files.account);
+  std::vector<uint32_t> numbers;
+  for (const auto& [spec, role, dtype] : mapping.catalog.tensors) {
+    CAIRN_ASSIGN_OR_RETURN(numbers.emplace_back(), builder.Tensor(spec, role, dtype));
+  }
+  uint32_t stored = UINT32_MAX, array = 0;
+  for (const ArrayPart& part : mapping.parts) {
+    const StoredArray& tensor = files.tensors[part.array];
+    if (!tensor.unknown_type.empty())
+      return NotSupported("{}: tensor {} has type {}, which weights cannot have", files.directory,
+                          tensor.name, tensor.unknown_type);
+    if (std::exchange(stored, part.array) != part.array) array = builder.AddArray(tensor);
+    builder.catalog.parts.push_back({tensor.Stored(part), numbers[part.tensor], array});
+  }
+  for (const auto& [fate, tensors] : mapping.left)
+    for (const uint32_t tensor : tensors) builder.account.Leave(fate, builder.catalog, files.tensors[tensor]);
+  const std::string about = RunTextOf(manifest.model);
+  if (!manifest.model.empty()) NoteDtype(builder.catalog, manifest.model);
+  manifest.history = LeaveOutFields(allow, manifest.model);
+  std::ranges::copy(mapping.history, std::back_inserter(manifest.history));
+  return builder.Open(fs, files.directory, std::move(manifest), Replicas::kStrict, about);
+}
+
+}  // namespace
+
+std::string RunTextOf(const json& model) {
+  json fields = model;
+  fields.erase("hugging_face");
+  return fields.dump();
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFiles files,
+                                                       const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(files.directory, "config.json")));
+  json& model = config.model;
+  if (config.architecture == nullptr)
+    return OpenUnderOwnNames(fs, std::move(files), std::move(model), options);
+  const Result<ConfigMapping> mapping =
+      MapByConfig(TableOf(files.tensors), /*training=*/nullptr, config, options.allow);
+  if (!mapping.ok()) return mapping.status().WithContext(files.directory);
+  if (mapping->another_head) {
+    json own = {{"config", std::move(model["hugging_face"]["config"])}};
+    model["hugging_face"].erase("config");
+    own["hugging_face"] = std::move(model["hugging_face"]);
+    return OpenUnderOwnNames(fs, std::move(files), std::move(own), options);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckTwins(fs, files, *mapping, config.path));
+  Manifest manifest;
+  manifest.model = std::move(model);
+  return OpenMapped(fs, std::move(files), *mapping, std::move(manifest), options.allow);
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files, json model,
+                                                         const OpenOptions& options) {
+  ConfigMapping mapping;
+  Manifest manifest;
+  for (uint32_t i = 0; i < files.tensors.size(); ++i) {
+    const StoredArray& tensor = files.tensors[i];
+    const bool allowed = FitsAnyGlob(tensor.name, options.allow), known = tensor.unknown_type.empty();
+    if (!allowed && !known && !options.skip_types)
+      return NotSupported("{}: tensor {} is {}, which is not held here; --allow '{}' leaves it out",
+                          files.directory, tensor.name, tensor.unknown_type, tensor.name);
+    if (allowed || !known) {
+      mapping.left[Fate::kAllowed].push_back(i);
+      if (allowed)
+        mapping.history.push_back(fmt::format("import: {} was left out (--allow)", tensor.name));
+      else
+        manifest.state[kTypesNotHeld][tensor.name] = tensor.unknown_type;
+      continue;
+    }
+    const Box whole = Box::Whole(tensor.tensor_shape());
+    mapping.parts.push_back({{whole, whole}, static_cast<uint32_t>(mapping.catalog.tensors.size()), i});
+    mapping.catalog.tensors.push_back(WholeTensor(tensor));
+  }
+  if (mapping.parts.empty()) return NotFound("{}: it does not contain tensors", files.directory);
+  manifest.model = std::move(model);
+  return OpenMapped(fs, std::move(files), mapping, std::move(manifest), options.allow);
+}
+
+}  // namespace cairn
