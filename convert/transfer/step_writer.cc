@@ -311,16 +311,16 @@ class StepWriting final : public BlockTarget {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
     CAIRN_RETURN_IF_ERROR(laid_out_.get().status());
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(target_.info, plan_.tensors(), receipts_, &views_));
-    CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(
-        [](std::string_view name) { return IsUnitRecordName(name) || IsTeamFileName(name); }));
-    CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, directory_, transfer_.writer.beside, seal));
-    CAIRN_RETURN_IF_ERROR(committer_.Seal(seal));
-    CAIRN_ASSIGN_OR_RETURN(const auto written, committer_.ReadBack(seal));
-    CAIRN_RETURN_IF_ERROR(committer_.Publish());
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<BesideFile> beside, ReadCopies(transfer_.writer.beside));
+    CAIRN_RETURN_IF_ERROR(committer_.Commit(
+        seal, {.scratch = [](auto name) { return IsUnitRecordName(name) || IsTeamFileName(name); },
+               .beside = beside,
+               .read_back = true}));
+    CAIRN_ASSIGN_OR_RETURN(const Manifest written, DecodeManifest(seal.manifest));
     result.fingerprints = stream_.SourceFingerprints();
     result.bytes_read = source_.bytes_read() + bytes_read_by_others_;
-    result.bytes_written = written->manifest().bytes();
-    result.files = written->manifest().files.size() + 1;
+    result.bytes_written = written.bytes();
+    result.files = written.files.size() + 1;
     return OkStatus();
   }
 

@@ -268,18 +268,14 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   }
   std::ranges::move(value_receipts_, std::back_inserter(shard_receipts_));
   CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
-  CAIRN_RETURN_IF_ERROR(run->lock.CheckPlace());
-  Committer committer(fs_, request_.run_dir, request_.step, request_.nonce, &run->lock);
   StepInfo info = InfoOf(options);
   info.descent =
       NextDescent(request_.step, identity_.run, run->newest,
                   origins_.Of(identity_.run, request_.step, plan.names, options.when, run->newest));
-  const Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
+  Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
-  CAIRN_RETURN_IF_ERROR(committer.RemoveFiles(IsTeamFileName));
-  CAIRN_RETURN_IF_ERROR(committer.Seal(*seal));
-  if (options.retention.enabled()) CAIRN_RETURN_IF_ERROR(committer.ReadBack(*seal).status());
-  CAIRN_RETURN_IF_ERROR(committer.Publish());
+  CAIRN_RETURN_IF_ERROR(committer_.Commit(
+      *seal, {.lock = &run->lock, .scratch = IsTeamFileName, .read_back = options.retention.enabled()}));
   run->newest = BranchedStep{request_.step, identity_.run, info.descent};
   origins_.Saved(*run->newest, plan.names, options.when);
   return OkStatus();
