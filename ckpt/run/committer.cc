@@ -34,15 +34,13 @@ Status ExchangeStep(FileSystem& fs, const std::string& partial, const std::strin
 
 }  // namespace
 
-Committer::Committer(FileSystem& fs, std::string run_dir, int64_t step, std::string nonce,
-                     const RunLock* lock)
+Committer::Committer(FileSystem& fs, std::string run_dir, int64_t step, std::string nonce)
     : fs_(&fs),
       run_dir_(std::move(run_dir)),
       step_(step),
       nonce_(std::move(nonce)),
       partial_path_(JoinPath(run_dir_, PartialDirName(step, nonce_))),
-      step_dir_(JoinPath(run_dir_, StepDirName(step))),
-      lock_(lock) {}
+      step_dir_(JoinPath(run_dir_, StepDirName(step))) {}
 
 Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   Committer made(fs, what.run_dir, what.commit.step, what.nonce);
@@ -102,16 +100,26 @@ Status Committer::RemoveFiles(const std::function<bool(std::string_view name)>& 
   return first;
 }
 
-Result<std::unique_ptr<StepReader>> Committer::ReadBack(const StepSeal& seal) const {
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<StepReader> written, StepReader::Open(*fs_, partial_path_));
-  if (EncodeManifest(written->manifest()) != seal.manifest)
-    return Corrupt("{}: the manifest read back is not what was written; check the disk and try again",
-                   partial_path_);
-  return written;
+Status Committer::Commit(StepSeal& seal, const CommitOptions& options) {
+  if (options.lock != nullptr) lock_ = options.lock;
+  if (lock_ != nullptr) CAIRN_RETURN_IF_ERROR(lock_->CheckPlace());
+  if (options.scratch) CAIRN_RETURN_IF_ERROR(RemoveFiles(options.scratch));
+  CAIRN_RETURN_IF_ERROR(WriteBeside(*fs_, partial_path_, options.beside, seal));
+  CAIRN_RETURN_IF_ERROR(Seal(seal));
+  if (options.read_back) CAIRN_RETURN_IF_ERROR(ReadBack(seal));
+  return Publish();
+}
+
+Status Committer::ReadBack(const StepSeal& seal) const {
+  CAIRN_ASSIGN_OR_RETURN(const auto written, StepReader::Open(*fs_, partial_path_));
+  if (EncodeManifest(written->manifest()) == seal.manifest) return OkStatus();
+  return Corrupt("{}: the manifest read back is not what was written; check the disk and try again",
+                 partial_path_);
 }
 
 Status Committer::Publish() {
   if (lock_ != nullptr) CAIRN_RETURN_IF_ERROR(lock_->CheckHeld());
+  CAIRN_RETURN_IF_ERROR(fs_->SyncDir(partial_path_));
   if (partial_dir_) {
     CAIRN_RETURN_IF_ERROR(partial_dir_->Rename());
   } else {

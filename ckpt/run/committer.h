@@ -3,31 +3,47 @@
 // The step is written as RUN/step-N.partial-NONCE, by one process or by several that share the nonce. One of
 // them, which holds the run, seals and publishes it.
 //
-// Order of durability: shards (synced by their writers), files beside them, index, manifest, the
-// partial directory's entries, the rename that makes it a step, the run directory's entries. Whoever reads
-// the step back does so before the rename: one that is found damaged never becomes the newest. After it
-// everything is durable. `latest` follows as a hint. FORMAT.md, "Commit".
+// The order of a commit (FORMAT.md, "Commit"):
+//
+//   1. The writers write and sync the shards, and report.
+//   2. Scratch files go: those of the ranks' rendezvous, records of work.
+//   3. The files beside the tensors are written, and listed in the manifest.
+//   4. The index and then the manifest are written: Seal().
+//   5. Only in a local save, every rank writes its parity, of shards that the manifest lists.
+//   6. Who reads the step back does so now: one that is found damaged never becomes the newest.
+//   7. The partial directory is synced, and renamed: it is the step. The run directory is synced. After that
+//      everything is durable; `latest` follows as a hint: Publish().
+//
+// Commit() does 2 to 7. A local save, whose ranks must all have done 5, calls Seal() and Publish() itself.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ckpt/run/run_dir.h"
+#include "ckpt/run/tokenizer_files.h"
 #include "ckpt/step/partial_dir.h"
 #include "ckpt/step/seal.h"
 
 namespace cairn {
 
+struct CommitOptions {
+  const RunLock* lock = nullptr;  // of a run that the caller holds; Committer::Create() takes its own
+  std::function<bool(std::string_view name)> scratch = {};  // names of files that are not of the step
+  std::span<const BesideFile> beside = {};
+  bool read_back = false;  // index and manifest: they must be what was written
+};
+
 class Committer {
  public:
-  // One step of a run that the caller holds for longer (`lock`, which Publish() checks), or that another
-  // process of the same job holds (nullptr). Does nothing yet.
-  Committer(FileSystem& fs, std::string run_dir, int64_t step, std::string nonce,
-            const RunLock* lock = nullptr);
+  // One step of a run that the caller holds for longer, or that another process of the same job holds. Does
+  // nothing yet.
+  Committer(FileSystem& fs, std::string run_dir, int64_t step, std::string nonce);
 
   struct NewStep {
     std::string run_dir;  // is made if it is missing
@@ -54,10 +70,11 @@ class Committer {
   Status MakePartial(const std::vector<std::string>& beside = {});
   // Removes the files of the partial directory that `chosen` accepts. Tries all; returns the first error.
   Status RemoveFiles(const std::function<bool(std::string_view name)>& chosen) const;
+  // Makes the step of durable shards, in the order above. Adds the files beside them to the manifest in
+  // `seal`. Errors: those of Publish(); Corrupt if something read back is not what was written; the disk's.
+  Status Commit(StepSeal& seal, const CommitOptions& options = {});
   // Writes index and manifest. Every shard and every file beside them must be durable.
   Status Seal(const StepSeal& seal) { return WriteSeal(*fs_, partial_path_, seal); }
-  // Opens the sealed step where it is. Errors: Corrupt if its manifest is not what was written.
-  Result<std::unique_ptr<StepReader>> ReadBack(const StepSeal& seal) const;
   // Gives the sealed directory its final name. An existing step-N (a trainer went back) is kept as
   // step-N.superseded-NONCE: the two are exchanged, or renamed one after the other if the file system cannot
   // exchange names. A step of Create() never takes the place of one that came meanwhile. Errors:
@@ -70,6 +87,7 @@ class Committer {
   void Keep();
 
  private:
+  Status ReadBack(const StepSeal& seal) const;
   bool IsNewest() const;
 
   FileSystem* fs_;
@@ -78,7 +96,7 @@ class Committer {
   std::string nonce_;
   std::string partial_path_;
   std::string step_dir_;
-  const RunLock* lock_;
+  const RunLock* lock_ = nullptr;  // which Publish() checks
   // From Create(), destroyed in the opposite order: the lock is held until the directories are gone.
   std::unique_ptr<RunLock> own_lock_;
   std::optional<PartialDir> run_dir_made_;

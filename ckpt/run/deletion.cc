@@ -5,11 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <set>
-#include <thread>
 
+#include "ckpt/base/backoff.h"
 #include "ckpt/io/mount_points.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
@@ -22,7 +21,6 @@ namespace cairn {
 namespace {
 
 constexpr auto kLockPatience = std::chrono::seconds(10);
-constexpr auto kLockPause = std::chrono::milliseconds(20);
 
 Status CheckNoLink(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(directory));
@@ -197,12 +195,11 @@ Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string
 Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_dir) {
   if (&fs != &FileSystem::Posix()) return DeletionLock(std::nullopt);
   CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kDeletionLockName)));
-  for (const auto end = std::chrono::steady_clock::now() + kLockPatience;;) {
+  for (Backoff backoff;; backoff.Pause()) {
     CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
     if (ours) return DeletionLock(std::move(file));
-    if (std::chrono::steady_clock::now() > end)
+    if (backoff.elapsed() > kLockPatience)
       return AlreadyExists("{}: another process is deleting something here; run this again later", run_dir);
-    std::this_thread::sleep_for(kLockPause);
   }
 }
 

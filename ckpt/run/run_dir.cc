@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <thread>
 
+#include "ckpt/base/backoff.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
@@ -19,10 +19,6 @@
 namespace cairn {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kFirstLockPause = std::chrono::milliseconds(20),
-               kLastLockPause = std::chrono::milliseconds(500);
 constexpr auto kSayWaiting = std::chrono::seconds(1), kSayWaitingAgain = std::chrono::seconds(30);
 
 constexpr uint64_t kMaxLatestBytes = 64;
@@ -138,18 +134,15 @@ Result<RunLock> RunLock::Take(const std::string& run_dir) {
 Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
                               const LockWait& wait) {
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, run_dir));
-  const auto start = Clock::now();
-  auto say = start + kSayWaiting;
-  auto pause = kFirstLockPause;
+  Backoff backoff;
+  Backoff::Clock::duration say = kSayWaiting;
   Result<RunLock> lock = Take(run_dir);
-  while (lock.status().kind() == StatusKind::kAlreadyExists && Clock::now() - start < wait.patience()) {
-    if (Clock::now() >= say) {
-      wait.waiting(lock.status(),
-                   std::chrono::ceil<std::chrono::seconds>(start + wait.patience() - Clock::now()));
-      say = Clock::now() + kSayWaitingAgain;
+  while (lock.status().kind() == StatusKind::kAlreadyExists && backoff.elapsed() < wait.patience()) {
+    if (const auto waited = backoff.elapsed(); waited >= say) {
+      wait.waiting(lock.status(), std::chrono::ceil<std::chrono::seconds>(wait.patience() - waited));
+      say = waited + kSayWaitingAgain;
     }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLastLockPause);
+    backoff.Pause();
     lock = Take(run_dir);
   }
   if (lock.ok()) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir, left));

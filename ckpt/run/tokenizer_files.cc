@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <span>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/glob.h"
@@ -135,7 +134,7 @@ Result<std::vector<BesideFile>> ReadCopies(const FileCopies& files) {
   return read;
 }
 
-Status WriteBeside(FileSystem& fs, const std::string& directory, const std::vector<BesideFile>& files,
+Status WriteBeside(FileSystem& fs, const std::string& directory, std::span<const BesideFile> files,
                    StepSeal& seal) {
   if (files.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(Manifest manifest, DecodeManifest(seal.manifest));
@@ -147,11 +146,6 @@ Status WriteBeside(FileSystem& fs, const std::string& directory, const std::vect
   }
   seal.manifest = EncodeManifest(manifest);
   return OkStatus();
-}
-
-Status CopyBeside(FileSystem& fs, const std::string& directory, const FileCopies& files, StepSeal& seal) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<BesideFile> read, ReadCopies(files));
-  return WriteBeside(fs, directory, read, seal);
 }
 
 }  // namespace cairn

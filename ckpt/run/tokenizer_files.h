@@ -3,6 +3,7 @@
 // versions have none; their tokenizer may be in RUN/tokenizer.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,7 @@ Result<std::vector<BesideFile>> ReadCopies(const FileCopies& files);
 
 // Writes the files into the directory of a step whose seal is not written yet, and lists them in its
 // manifest. Replaces files that a killed run left.
-Status WriteBeside(FileSystem& fs, const std::string& directory, const std::vector<BesideFile>& files,
+Status WriteBeside(FileSystem& fs, const std::string& directory, std::span<const BesideFile> files,
                    StepSeal& seal);
-Status CopyBeside(FileSystem& fs, const std::string& directory, const FileCopies& files, StepSeal& seal);
 
 }  // namespace cairn

@@ -68,8 +68,7 @@ Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::
 
 Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal) {
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kIndexName), seal.index));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kManifestName), seal.manifest));
-  return fs.SyncDir(directory);
+  return WriteSmallFile(fs, JoinPath(directory, kManifestName), seal.manifest);
 }
 
 }  // namespace cairn

@@ -34,7 +34,7 @@ Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& 
 // relative to the step's, if it is another one.
 Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
                              const std::string& shards = {}, H5Views* kept = nullptr);
-// Writes index, manifest, and the directory's entries, in this order.
+// Writes index and manifest, in this order. The directory's entries are not synced yet.
 Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal);
 
 }  // namespace cairn

@@ -17,6 +17,7 @@
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
+#include "ckpt/run/rendezvous.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "convert/transfer/shard_proof.h"
 #include "convert/transfer/step_size.h"
@@ -54,27 +55,30 @@ class StepWriting final : public BlockTarget {
         unit_bytes_(UnitBytesOf(target)),
         committer_(fs, run_dir, target.info.identity.step, Nonce()),
         directory_(committer_.partial()),
+        rendezvous_(fs, directory_, team_),
         advance_(Accumulated(transfer.progress)),
         stream_(StreamOf(transfer, advance_)),
         found_(plan_.tensors()) {}
 
   Result<TransferResult> Run() {
     if (!team_.leads()) CAIRN_RETURN_IF_ERROR(committer_.CheckNew());
-    CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
+    if (team_.leads()) CAIRN_RETURN_IF_ERROR(Prepare());
+    CAIRN_RETURN_IF_ERROR(rendezvous_.Begin());
     Status status = DoShare();
     if (status.ok()) status = source_.CheckRead();
-    if (status.ok() && !team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
+    if (status.ok() && !team_.leads())
+      status = rendezvous_.GatherToRoot(fmt::format("{}\n", source_.bytes_read())).status();
     TransferResult result = OutcomeOf(transfer_, stream_);
     if (result.overflowed && status.ok()) return result;
     result.path = committer_.step_dir();
     result.bytes_resumed = bytes_resumed_;
     if (status.ok())
-      status = team_.leads() ? Publish(result)
-                             : AwaitPublished(fs_, directory_, team_, team_.patience,
-                                              [this] { return IsListed(fs_, committer_.step_dir()); });
+      status = team_.leads() ? Publish(result) : rendezvous_.AwaitPublished(team_.patience, [this] {
+        return IsListed(fs_, committer_.step_dir());
+      });
     if (status.ok()) return result;
-    if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, 0);
-    if (team_.leads()) DismissTeam(fs_, directory_, team_);
+    rendezvous_.Fail(status);
+    if (team_.leads()) rendezvous_.Dismiss();
     if (target_.resume) committer_.Keep();
     return status;
   }
@@ -95,8 +99,7 @@ class StepWriting final : public BlockTarget {
                                             .need_bytes = EstimateStepSize(plan_).file_bytes,
                                             .resume = target_.resume,
                                             .beside = NamesInStep(transfer_.writer.beside)}));
-    CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(IsTeamFileName));  // of a killed run
-    return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
+    return OkStatus();
   }
 
   // Writes the units of this rank. A single process ends the shards, too.
@@ -206,7 +209,7 @@ class StepWriting final : public BlockTarget {
     }
     if (target_.job.empty()) return OkStatus();
     CAIRN_RETURN_IF_ERROR(WriteUnitRecord(fs_, directory_, RecordOf(stage, unit)));
-    return team_.alone() ? OkStatus() : CheckTeam(fs_, directory_, team_);
+    return rendezvous_.Check();
   }
 
   static Status SyncShardsOf(Stage& stage, size_t unit) {
@@ -294,7 +297,8 @@ class StepWriting final : public BlockTarget {
 
   // Rank 0 of a team ends the shards from the records of all units.
   Status FinishShards() {
-    CAIRN_ASSIGN_OR_RETURN(bytes_read_by_others_, AwaitTeam(fs_, directory_, team_));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> read, rendezvous_.GatherToRoot("0"));
+    for (const std::string& bytes : read) bytes_read_by_others_ += std::strtoull(bytes.c_str(), nullptr, 10);
     for (int index = 0; index < plan_.topology().pp; ++index) {
       CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Stage> stage, OpenStage(index));
       for (size_t unit = 0; unit < stage->units.size(); ++unit) {
@@ -311,16 +315,16 @@ class StepWriting final : public BlockTarget {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
     CAIRN_RETURN_IF_ERROR(laid_out_.get().status());
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(target_.info, plan_.tensors(), receipts_, &views_));
-    CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(
-        [](std::string_view name) { return IsUnitRecordName(name) || IsTeamFileName(name); }));
-    CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, directory_, transfer_.writer.beside, seal));
-    CAIRN_RETURN_IF_ERROR(committer_.Seal(seal));
-    CAIRN_ASSIGN_OR_RETURN(const auto written, committer_.ReadBack(seal));
-    CAIRN_RETURN_IF_ERROR(committer_.Publish());
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<BesideFile> beside, ReadCopies(transfer_.writer.beside));
+    CAIRN_RETURN_IF_ERROR(committer_.Commit(
+        seal, {.scratch = [](auto name) { return IsUnitRecordName(name) || IsTeamFileName(name); },
+               .beside = beside,
+               .read_back = true}));
+    CAIRN_ASSIGN_OR_RETURN(const Manifest written, DecodeManifest(seal.manifest));
     result.fingerprints = stream_.SourceFingerprints();
     result.bytes_read = source_.bytes_read() + bytes_read_by_others_;
-    result.bytes_written = written->manifest().bytes();
-    result.files = written->manifest().files.size() + 1;
+    result.bytes_written = written.bytes();
+    result.files = written.files.size() + 1;
     return OkStatus();
   }
 
@@ -342,6 +346,7 @@ class StepWriting final : public BlockTarget {
   const uint64_t unit_bytes_;
   Committer committer_;
   const std::string directory_;  // partial
+  const Rendezvous rendezvous_;
   const std::function<void(uint64_t)> advance_;
   std::unique_ptr<WriteRing> ring_;
   TensorStream stream_;

@@ -62,13 +62,11 @@ Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, c
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path shards, Canonical(source.DirectoryOf(ShardName(0))));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path from, Canonical(committer.partial()));
   CAIRN_ASSIGN_OR_RETURN(StepSeal seal, SealOf(source, plan, shards.lexically_relative(from).string()));
-  CAIRN_RETURN_IF_ERROR(CopyBeside(fs, committer.partial(), options.writer.beside, seal));
-  CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<BesideFile> beside, ReadCopies(options.writer.beside));
   const std::string path = (from.parent_path() / StepDirName(step)).string();
   const Status held = AnnounceHold(fs, shards.string(), path, committer.partial());
-  // After the hold: shards that exist now are kept.
-  CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
-  CAIRN_RETURN_IF_ERROR(committer.Publish());
+  // After the hold: shards that are read back now stay.
+  CAIRN_RETURN_IF_ERROR(committer.Commit(seal, {.beside = beside, .read_back = true}));
   RenewHold(fs, committer.step_dir(), DecodeManifest(seal.manifest).value());
   return VirtualStep{.path = committer.step_dir(),
                      .shards = shards.string(),

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/control/backoff.h"
+#include "ckpt/base/backoff.h"
 
 namespace cairn {
 namespace {
@@ -83,7 +83,7 @@ class MpiWork : public c10d::Work {
   bool isSuccess() const override { return done_; }
 
   bool wait(std::chrono::milliseconds /*timeout*/) override {
-    Backoff backoff;
+    Backoff backoff({std::chrono::microseconds(10), std::chrono::microseconds(200), 32});
     while (!isCompleted()) backoff.Pause();
     return true;
   }

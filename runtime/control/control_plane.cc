@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/control/backoff.h"
+#include "ckpt/base/backoff.h"
 #include "runtime/control/mailbox.h"
 #include "runtime/control/watchdog.h"
 
@@ -19,7 +19,6 @@ namespace {
 
 constexpr size_t kHeaderBytes = sizeof(uint64_t);
 constexpr double kRootGraceSeconds = 2;
-constexpr long kLongestSleepNs = 500'000;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -61,7 +60,7 @@ std::shared_ptr<Mailbox> ControlPlane::NewMailbox(const std::string& name) const
 }
 
 Status ControlPlane::Flush(double deadline, std::string_view what) {
-  Backoff backoff(kLongestSleepNs);
+  Backoff backoff(kMessagePauses);
   while (!mailbox_->Delivered()) {
     if (Now() > deadline)
       return Aborted("{}: {} could not deliver its message within {} s", what, Watchdog::Name(rank()),
@@ -74,7 +73,7 @@ Status ControlPlane::Flush(double deadline, std::string_view what) {
 // The next message of operation `sequence` from a rank, with its header.
 Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double deadline,
                                           std::string_view what) {
-  Backoff backoff(kLongestSleepNs);
+  Backoff backoff(kMessagePauses);
   for (;;) {
     std::optional<std::string> message;
     if (!early_[from].empty())

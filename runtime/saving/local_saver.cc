@@ -60,10 +60,7 @@ Status LocalSaver::Commit(Save& save) {
   const Result<StepSeal> seal = Seal(save, receipt);
   Status status = Agree(*control_, WriteShare(save, committer, seal), "local save");
   if (status.ok()) {
-    Status published;
-    if (place_.leader) published = fs_.SyncDir(committer.partial());
-    if (place_.leader && published.ok()) published = committer.Publish();
-    status = Agree(*control_, published, "local commit");
+    status = Agree(*control_, place_.leader ? committer.Publish() : OkStatus(), "local commit");
   }
   if (!status.ok()) {
     if (place_.leader) committer.Abandon();

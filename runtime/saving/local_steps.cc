@@ -334,8 +334,8 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
 // otherwise publishes the whole directory.
 Status LocalSteps::Install() const {
   const std::string partial = CommitterOf(current_.step).partial(), directory = Directory(current_.step);
-  CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial));
   if (!fs_.Stat(directory).ok()) return CommitterOf(current_.step).Publish();
+  CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(partial));
   for (const std::string& name : names)
     CAIRN_RETURN_IF_ERROR(fs_.Rename(JoinPath(partial, name), JoinPath(directory, name)));

@@ -3,12 +3,11 @@
 // and answers those of others.
 #include "runtime/saving/peer_files.h"
 
-#include <chrono>
 #include <cstring>
 
+#include "ckpt/base/backoff.h"
 #include "ckpt/base/byte_codec.h"
 #include "runtime/control/background_thread.h"
-#include "runtime/control/backoff.h"
 #include "runtime/control/mailbox.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/control/watchdog.h"
@@ -17,11 +16,8 @@ namespace cairn {
 namespace {
 
 constexpr char kRequest = 'r', kReply = 'a';
-constexpr long kPeerSleepNs = 500'000;
 constexpr double kPatience =
     10;  // the work of others may be silent for longer than an answer, but not forever
-
-using PeerClock = std::chrono::steady_clock;
 
 }  // namespace
 
@@ -104,12 +100,10 @@ void PeerFiles::ServeSessions() {
 }
 
 void PeerFiles::Serve() {
-  Backoff backoff(kPeerSleepNs);
-  auto heard = PeerClock::now();
+  Backoff backoff(kMessagePauses);
   while (true) {
     if (Turn()) {
-      heard = PeerClock::now();
-      backoff = Backoff(kPeerSleepNs);
+      backoff = Backoff(kMessagePauses);
       continue;
     }
     const auto [serving, asks] = [this] {
@@ -117,8 +111,8 @@ void PeerFiles::Serve() {
       return std::pair(serving_, !waiting_.empty());
     }();
     if (!serving && mailbox_->Delivered()) return;
-    if (serving && !asks) heard = PeerClock::now();
-    if (std::chrono::duration<double>(PeerClock::now() - heard).count() > timeout_seconds_) {
+    if (serving && !asks) backoff.Renew();
+    if (std::chrono::duration<double>(backoff.elapsed()).count() > timeout_seconds_) {
       GiveUp();
       if (!serving) return;
     }

@@ -56,7 +56,7 @@ Saver::Saver(const CheckpointerOptions& options, const RunLock* lock, std::vecto
       codec_(config_.save_codec, config_.save_codec_threads) {}
 
 Committer Saver::CommitterOf(const Save& save) const {
-  return Committer(fs_, config_.save, save.info.identity.step, save.nonce, lock_);
+  return Committer(fs_, config_.save, save.info.identity.step, save.nonce);
 }
 
 // Takes every step of the control plane even if an earlier one failed: ranks may see different failures, and
@@ -168,10 +168,7 @@ Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::strin
     CAIRN_RETURN_IF_ERROR(read);
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal,
                            MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
-    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, committer.partial(), beside_, seal));
-    CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
-    if (retention_.enabled()) CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
-    return committer.Publish();
+    return committer.Commit(seal, {.lock = lock_, .beside = beside_, .read_back = retention_.enabled()});
   }();
   if (!status.ok()) committer.Abandon(NamesBeside());
   return status;

@@ -163,9 +163,8 @@ Status StateSaver::Flush(const std::string& run_dir, SaveSeconds& seconds) {
   seconds.flush = flush.Seconds();
   const Stopwatch commit;
   const StepInfo info{kIdentity, {}, state_->model, {{"iteration", kIdentity.step}}};
-  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, state_->tensors, {receipt}, &views_));
-  CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
-  CAIRN_RETURN_IF_ERROR(committer.Publish());
+  CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info, state_->tensors, {receipt}, &views_));
+  CAIRN_RETURN_IF_ERROR(committer.Commit(seal));
   seconds.commit = commit.Seconds();
   return OkStatus();
 }

@@ -117,11 +117,10 @@ Status Make(const Flags& flags) {
   }
   for (const TensorEntry& tensor : tensors) bytes += tensor.bytes();
   const double start = CpuSeconds();
-  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal,
+  CAIRN_ASSIGN_OR_RETURN(StepSeal seal,
                          MakeSeal({kIdentity, flags.topology, Describe(flags.model)}, tensors, receipts));
   const double seal_seconds = CpuSeconds() - start;
-  CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
-  CAIRN_RETURN_IF_ERROR(committer.Publish());
+  CAIRN_RETURN_IF_ERROR(committer.Commit(seal));
   fmt::print("{}\n", ordered_json{{"tensors", tensors.size()},
                                   {"bytes", bytes},
                                   {"metadata", seal.index.size() + seal.manifest.size()},

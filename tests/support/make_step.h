@@ -215,9 +215,8 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
       CAIRN_RETURN_IF_ERROR(write(*writer, [&](size_t i) { return writer->Append(i, bytes[i]); }));
     }
   }
-  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, tensors, receipts));
-  CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
-  return committer.Publish();
+  CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info, tensors, receipts));
+  return committer.Commit(seal);
 }
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
-// Ranks meet as those of a reshape do (rank_team.h), in a directory that rank 0 makes: each leaves a file
-// with its rows. Rank 0 holds a lock there until all have left; a rank that gets it, too, shows that locks do
-// not exclude other hosts.
+// Ranks meet as those of a reshape do (rendezvous.h), in a directory that rank 0 makes: each leaves its rows.
+// Rank 0 holds a lock there until all have left; a rank that gets it, too, shows that locks do not exclude
+// other hosts.
 
 #include "tools/doctor/doctor.h"
 
@@ -10,6 +10,7 @@
 #include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/file_lock.h"
+#include "ckpt/run/rendezvous.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/doctor/checks.h"
 
@@ -37,7 +38,6 @@ constexpr struct {
 };
 
 constexpr std::string_view kTeamLock = "lock", kLocksRow = "locks";
-constexpr uint64_t kMaxFactsBytes = 1 << 20;
 
 std::string PartialOf(const std::string& name, const std::string& word) {
   return fmt::format("{}.partial-{}", name, word);
@@ -48,8 +48,6 @@ Status CheckDirectory(FileSystem& fs, const std::string& directory) {
   return info.is_directory() ? OkStatus()
                              : InvalidArgument("{} is not a directory; name one to save into", directory);
 }
-
-std::string FactsName(int rank) { return fmt::format("team-facts-{:05}", rank); }
 
 std::vector<Finding>::iterator LocksOf(HostReport& report) {
   return std::ranges::find(report.findings, kLocksRow, &Finding::name);
@@ -68,23 +66,21 @@ Status CheckTeamLock(const std::string& room, HostReport& own) {
   return OkStatus();
 }
 
-Status HandOver(FileSystem& fs, const std::string& room, const RankTeam& team, HostReport own) {
-  CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs, room, team));
+Status HandOver(const Rendezvous& rendezvous, const std::string& room, HostReport own) {
+  CAIRN_RETURN_IF_ERROR(rendezvous.Begin());
   Status status = CheckTeamLock(room, own);
   const nlohmann::ordered_json facts = {{"host", own.host}, {"findings", ToJson(own.findings)}};
   if (status.ok())
-    status = WriteSmallFile(fs, JoinPath(room, FactsName(team.rank)),
-                            facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  LeaveTeam(fs, room, team, status, 0);
+    status = rendezvous.GatherToRoot(facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
+                 .status();
+  if (!status.ok()) rendezvous.Fail(status);
   return status;
 }
 
-Result<HostReport> ReadFacts(FileSystem& fs, const std::string& room, int rank) {
-  const std::string path = JoinPath(room, FactsName(rank));
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxFactsBytes));
+Result<HostReport> ReadFacts(const std::string& text, int rank) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("host") || !json["host"].is_string() || !json.contains("findings"))
-    return Corrupt("{} is not a report", path);
+    return Corrupt("rank {} did not leave a report", rank);
   CAIRN_ASSIGN_OR_RETURN(std::vector<Finding> findings, FindingsOf(json["findings"]));
   return HostReport{.host = json["host"], .ranks = {rank}, .findings = std::move(findings)};
 }
@@ -171,8 +167,9 @@ Result<std::vector<HostReport>> Gather(FileSystem& fs, const std::string& direct
   const std::string name = JoinPath(directory, "cairn-doctor-team");
   const std::string room = PartialOf(name, ToHex(DigestOf(team.launch)).substr(0, 8));
   std::vector<HostReport> reports;
+  const Rendezvous rendezvous(fs, room, team);
   if (!team.leads()) {
-    CAIRN_RETURN_IF_ERROR(HandOver(fs, room, team, std::move(own)));
+    CAIRN_RETURN_IF_ERROR(HandOver(rendezvous, room, std::move(own)));
     return reports;
   }
   reports.push_back(std::move(own));
@@ -183,10 +180,10 @@ Result<std::vector<HostReport>> Gather(FileSystem& fs, const std::string& direct
   CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(room, kTeamLock)));
   CAIRN_ASSIGN_OR_RETURN(const bool held, lock.TryLock(FileLock::How::kExclusive));
   if (!held) return IoError("{}: this lock is refused although no process holds it", lock.path());
-  CAIRN_RETURN_IF_ERROR(OpenTeamRoom(fs, room, team));
-  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs, room, team).status());
+  CAIRN_RETURN_IF_ERROR(rendezvous.Begin());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> facts, rendezvous.GatherToRoot(""));
   for (int rank = 1; rank < team.size; ++rank) {
-    CAIRN_ASSIGN_OR_RETURN(HostReport report, ReadFacts(fs, room, rank));
+    CAIRN_ASSIGN_OR_RETURN(HostReport report, ReadFacts(facts[rank], rank));
     reports.push_back(std::move(report));
   }
   BelieveTeamLock(reports);

@@ -8,10 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
+#include "ckpt/base/backoff.h"
 #include "ckpt/base/unique_fd.h"
 
 extern char** environ;
@@ -19,7 +18,7 @@ extern char** environ;
 namespace cairn {
 namespace {
 
-constexpr auto kMeanwhile = std::chrono::milliseconds(50);
+constexpr Pauses kMeanwhile{std::chrono::milliseconds(50), std::chrono::milliseconds(50)};
 
 class MemoryFile {
  public:
@@ -75,12 +74,13 @@ Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::
   if (process == -ENOENT) return NotFound("there is no program '{}' on this host", words[0]);
   if (process < 0) return IoError("{} cannot be started: {}", words[0], std::strerror(-process));
   int status = 0;
+  Backoff backoff(kMeanwhile);
   for (pid_t ended = 0; ended != process;) {
     ended = waitpid(process, &status, meanwhile ? WNOHANG : 0);
     if (ended < 0 && errno != EINTR) return IoError("{}: {}", words[0], std::strerror(errno));
     if (ended != 0) continue;
     meanwhile();
-    std::this_thread::sleep_for(kMeanwhile);
+    backoff.Pause();
   }
   const int exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return ChildOutcome{exit, out.Read(), error.Read()};

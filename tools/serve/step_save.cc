@@ -1,6 +1,5 @@
-// Files of a team in addition to rank_team's: "team-table-DIGEST" and "team-group-DIGEST" hold contents that
-// ranks share, once each; "team-receipt-R" names those of rank R, with the receipt of its shard. A rank
-// leaves the team (LeaveTeam) after its receipt is durable: rank 0 reads only whole files.
+// Files in addition to those of the rendezvous: "team-table-DIGEST" and "team-group-DIGEST" hold contents
+// that ranks share, once each. A rank leaves rank 0 their names, with the receipt of its shard.
 
 #include "tools/serve/step_save.h"
 
@@ -34,8 +33,6 @@ void Tell(const std::string& line) { std::fputs(fmt::format("cairn: {}\n", line)
 std::string ContentName(std::string_view kind, std::string_view bytes) {
   return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
 }
-
-std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", rank); }
 
 // A hole or an overlap happens when ranks hold a tensor differently from what the ownership rule assumes.
 Status UncoveredTensor(const Status& why) {
@@ -103,29 +100,30 @@ StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest
       patience_([&trainer_ended, full = request_.patience] {
         return trainer_ended ? std::max(std::chrono::seconds(1), full / kShortPatience) : full;
       }),
-      team_{.rank = request_.rank,
-            .size = request_.world,
-            .launch = request_.nonce,
-            .once = true,
-            .start_patience = patience_,
-            .patience = patience_,
-            .news = [this] { return News(); }},
-      committer_(fs, request_.run_dir, request_.step, request_.nonce) {}
+      committer_(fs, request_.run_dir, request_.step, request_.nonce),
+      rendezvous_(fs, committer_.partial(),
+                  {.rank = request_.rank,
+                   .size = request_.world,
+                   .launch = request_.nonce,
+                   .once = true,
+                   .start_patience = patience_,
+                   .patience = patience_,
+                   .news = [this] { return News(); }}) {}
 
 Status StepSave::Begin() {
-  if (!team_.leads()) return OkStatus();
+  if (!rendezvous_.team().leads()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(runs_.Hold(fs_, request_.run_dir, patience_));
   CAIRN_RETURN_IF_ERROR(committer_.MakePartial());
-  return OpenTeamRoom(fs_, committer_.partial(), team_);
+  return rendezvous_.Begin();
 }
 
 // The values are small: handled after the copy, for which the training waits, they are still on disk before
 // the shard is.
 Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options,
                             const std::function<Status(uint64_t end)>& wait_for) {
-  CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, committer_.partial(), team_));
+  if (!rendezvous_.team().leads()) CAIRN_RETURN_IF_ERROR(rendezvous_.Begin());
   entered_ = true;
-  CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, committer_.partial(), team_));
+  CAIRN_RETURN_IF_ERROR(rendezvous_.Check());
   (void)fs_.List(request_.run_dir);  // the run's owner may not have existed when this host last looked
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
@@ -152,7 +150,7 @@ Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
 }
 
 Status StepSave::HandleValues(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
-  if (!team_.alone()) return LeaveValues(plan, groups);
+  if (!alone()) return LeaveValues(plan, groups);
   CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, plan.tensors));
   for (const Packet& group : groups) CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, group));
   CAIRN_RETURN_IF_ERROR(state_dict_.Close());
@@ -165,7 +163,7 @@ Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_vi
   const std::string name = ContentName(kind, bytes);
   const std::string path = JoinPath(committer_.partial(), name);
   if (fs_.Stat(path).ok()) return name;
-  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs_, fmt::format("{}.{:05}", path, team_.rank), path, bytes));
+  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs_, fmt::format("{}.{:05}", path, request_.rank), path, bytes));
   return name;
 }
 
@@ -179,11 +177,6 @@ Status StepSave::LeaveValues(const SavePlan& plan, const std::vector<Packet>& gr
   return OkStatus();
 }
 
-Status StepSave::LeaveReceipt() {
-  if (receipt_) left_.tail = receipt_->Encode();
-  return WriteSmallFile(fs_, JoinPath(committer_.partial(), ReceiptName(team_.rank)), EncodePacket(left_));
-}
-
 // Before older steps are deleted, the shards of the new one are read back.
 Status StepSave::ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const {
   if (!receipt || !options.retention.enabled()) return OkStatus();
@@ -192,12 +185,12 @@ Status StepSave::ReadBack(const std::optional<ShardReceipt>& receipt, const Save
 
 Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(ReadBack(receipt_, options));
-  if (!team_.alone()) CAIRN_RETURN_IF_ERROR(LeaveReceipt());
-  LeaveTeam(fs_, committer_.partial(), team_, OkStatus(), 0);
-  if (team_.leads()) return Commit(plan, options);
+  if (!alone() && receipt_) left_.tail = receipt_->Encode();
+  CAIRN_ASSIGN_OR_RETURN(const auto receipts, rendezvous_.GatherToRoot(EncodePacket(left_)));
+  if (rendezvous_.team().leads()) return Commit(plan, options, receipts);
   // Rank 0 waits as long for the slowest rank, and commits after that.
   const Patience twice = [this] { return 2 * patience_(); };
-  return AwaitPublished(fs_, committer_.partial(), team_, twice, [this] { return IsCommitted(); });
+  return rendezvous_.AwaitPublished(twice, [this] { return IsCommitted(); });
 }
 
 Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
@@ -206,12 +199,11 @@ Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
 }
 
 // Contents that ranks share are read once, for the first rank that names them.
-Status StepSave::Gather(const SavePlan& plan) {
+Status StepSave::Gather(const SavePlan& plan, const std::vector<std::string>& receipts) {
   std::set<std::string> seen;
   const std::string own_table = ContentName("table", plan.table);
-  for (int rank = 0; rank < team_.size; ++rank) {
-    CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadTeamFile(ReceiptName(rank)));
-    CAIRN_ASSIGN_OR_RETURN(const Packet left, DecodePacket(bytes));
+  for (int rank = 0; rank < request_.world; ++rank) {
+    CAIRN_ASSIGN_OR_RETURN(const Packet left, DecodePacket(receipts[rank]));
     const auto table = left.head.at("table").get<std::string>();
     if (table == own_table) {
       if (seen.insert(table).second) CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, plan.tensors));
@@ -235,7 +227,7 @@ Status StepSave::Gather(const SavePlan& plan) {
 
 StepInfo StepSave::InfoOf(const SaveOptions& options) const {
   StepInfo info{.identity = identity_,
-                .topology = {.dp = team_.size},
+                .topology = {.dp = request_.world},
                 .model = options.model,
                 .state = state_dict_.ManifestState()};
   info.state.update(options.state);
@@ -253,33 +245,29 @@ Status StepSave::WriteContents(SavePlan& plan, const SaveOptions& options) {
     if (receipt) value_receipts_.push_back(*receipt);
     return ReadBack(receipt, options);
   };
-  CAIRN_RETURN_IF_ERROR(write(plan.values, team_.size, state_dict_.values()));
-  return write(plan.small_tensors, team_.size + 1, state_dict_.small_tensors());
+  CAIRN_RETURN_IF_ERROR(write(plan.values, request_.world, state_dict_.values()));
+  return write(plan.small_tensors, request_.world + 1, state_dict_.small_tensors());
 }
 
-Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
-  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, committer_.partial(), team_).status());
+Status StepSave::Commit(SavePlan& plan, const SaveOptions& options,
+                        const std::vector<std::string>& receipts) {
   runs_.RemoveFailed();  // every rank has arrived: none reads from it any more
-  if (team_.alone()) {
+  if (alone()) {
     if (receipt_) shard_receipts_.push_back(*receipt_);
   } else {
-    CAIRN_RETURN_IF_ERROR(Gather(plan));
+    CAIRN_RETURN_IF_ERROR(Gather(plan, receipts));
     CAIRN_RETURN_IF_ERROR(WriteContents(plan, options));
   }
   std::ranges::move(value_receipts_, std::back_inserter(shard_receipts_));
   CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
-  CAIRN_RETURN_IF_ERROR(run->lock.CheckPlace());
-  Committer committer(fs_, request_.run_dir, request_.step, request_.nonce, &run->lock);
   StepInfo info = InfoOf(options);
   info.descent =
       NextDescent(request_.step, identity_.run, run->newest,
                   origins_.Of(identity_.run, request_.step, plan.names, options.when, run->newest));
-  const Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
+  Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
-  CAIRN_RETURN_IF_ERROR(committer.RemoveFiles(IsTeamFileName));
-  CAIRN_RETURN_IF_ERROR(committer.Seal(*seal));
-  if (options.retention.enabled()) CAIRN_RETURN_IF_ERROR(committer.ReadBack(*seal).status());
-  CAIRN_RETURN_IF_ERROR(committer.Publish());
+  CAIRN_RETURN_IF_ERROR(committer_.Commit(
+      *seal, {.lock = &run->lock, .scratch = IsTeamFileName, .read_back = options.retention.enabled()}));
   run->newest = BranchedStep{request_.step, identity_.run, info.descent};
   origins_.Saved(*run->newest, plan.names, options.when);
   return OkStatus();
@@ -287,7 +275,7 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
 
 std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const {
   std::vector<std::string> left;
-  if (!team_.leads()) return left;
+  if (!rendezvous_.team().leads()) return left;
   const Result<HeldRuns::Run*> run = runs_.At(request_.run_dir);
   if (!run.ok()) return {std::string(run.status().message())};
   const auto complain = [&](const Status& why) {
@@ -324,11 +312,12 @@ void StepSave::Hear(const nlohmann::json& news) {
 }
 
 void StepSave::Abandon(const Status& why) {
-  if (!team_.leads() && !entered_ && !AwaitTeamRoom(fs_, committer_.partial(), team_).ok()) return;
-  LeaveTeam(fs_, committer_.partial(), team_, Aborted("{}", why.message()), 0);  // the others: SaveFailed
-  if (!team_.leads() || !fs_.Stat(committer_.partial()).ok()) return;
-  DismissTeam(fs_, committer_.partial(), team_);
-  if (team_.alone()) return committer_.Abandon();
+  const bool leads = rendezvous_.team().leads();
+  if (!leads && !entered_ && !rendezvous_.Begin().ok()) return;
+  rendezvous_.Fail(Aborted("{}", why.message()));  // the others: SaveFailed
+  if (!leads || !fs_.Stat(committer_.partial()).ok()) return;
+  rendezvous_.Dismiss();
+  if (alone()) return committer_.Abandon();
   // A rank that waits for the commit, or arrives only now, must find the room and the reason in it.
   (void)committer_.RemoveFiles(
       [](std::string_view name) { return IsStepFileName(name) && !IsTeamFileName(name); });

@@ -1,6 +1,6 @@
 // One save of one rank: its shard, its files for the rank that commits, and the commit.
 //
-// Ranks meet in the partial directory (ckpt/run/rank_team.h), which all of them can see; their trainers may
+// Ranks meet in the partial directory (ckpt/run/rendezvous.h), which all of them can see; their trainers may
 // also exchange news by the job's own store. Rank 0 opens the room once it holds the run. Each rank then
 // writes its shard and meanwhile leaves its values as files of the team. Rank 0 merges them, writes the
 // values that are in no shard into two further shards, and publishes. A single rank exchanges no files: it
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "ckpt/run/committer.h"
-#include "ckpt/run/rank_team.h"
+#include "ckpt/run/rendezvous.h"
 #include "ckpt/run/run_dir.h"
 #include "tools/serve/origins.h"
 #include "tools/serve/packet.h"
@@ -93,7 +93,7 @@ class StepSave {
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
   // Abandons the save, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
-  bool alone() const { return team_.alone(); }
+  bool alone() const { return rendezvous_.team().alone(); }
   // What the trainer received by the job's store: {"opened": true}, {"saved": true} or {"failed": why}. Any
   // thread may call it.
   void Hear(const nlohmann::json& news);
@@ -106,12 +106,11 @@ class StepSave {
   Status HandleValues(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
   Status LeaveValues(const SavePlan& plan, const std::vector<Packet>& groups);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
-  Status LeaveReceipt();
-  Status Gather(const SavePlan& plan);
+  Status Gather(const SavePlan& plan, const std::vector<std::string>& receipts);
   Status WriteContents(SavePlan& plan, const SaveOptions& options);
   Status ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const;
   StepInfo InfoOf(const SaveOptions& options) const;
-  Status Commit(SavePlan& plan, const SaveOptions& options);
+  Status Commit(SavePlan& plan, const SaveOptions& options, const std::vector<std::string>& receipts);
   bool IsCommitted() const;
   TeamNews News() const;
   Result<std::string> ReadTeamFile(const std::string& name) const;
@@ -123,9 +122,9 @@ class StepSave {
   const Patience patience_;
   mutable std::mutex news_mutex_;
   TeamNews news_;
-  const RankTeam team_;
-  Committer committer_;   // of all ranks; only rank 0 commits
-  bool entered_ = false;  // the room; it may no longer exist
+  Committer committer_;  // of all ranks; only rank 0 commits
+  const Rendezvous rendezvous_;
+  bool entered_ = false;  // the rendezvous; its directory may be gone since
   StepIdentity identity_;
   std::optional<ShardReceipt> receipt_;
   Packet left_;  // names the contents that this rank wrote

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ckpt/base/canonical_path.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/unsynced_file_system.h"
 
 namespace cairn {
 namespace {
@@ -156,6 +158,44 @@ TEST_F(CommitterTest, DoesNotPublishIfAnotherHostHoldsTheLockToo) {
   EXPECT_EQ(published.kind(), StatusKind::kAlreadyExists);
   EXPECT_NE(published.message().find("pid 71 on n3 since then"), std::string::npos) << published.message();
   EXPECT_FALSE(Exists(committer->step_dir()));
+}
+
+// Keeps the calls that make, remove, name or sync something.
+class Recorder final : public UnsyncedFileSystem {
+ public:
+  std::vector<std::string> calls;
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    const std::string name(LastName(call.path));
+    if (call.kind == FsCall::Kind::kCreate) calls.push_back("create " + name);
+    if (call.kind == FsCall::Kind::kRemoveFile) calls.push_back("remove " + name);
+    if (call.kind == FsCall::Kind::kSyncDir) calls.push_back("sync " + name);
+    if (call.kind == FsCall::Kind::kRename) calls.push_back("rename to " + std::string(LastName(*call.to)));
+    return UnsyncedFileSystem::Do(call, run);
+  }
+};
+
+TEST_F(CommitterTest, CommitKeepsTheOrderOfTheHeader) {
+  stdfs::create_directories(run_);
+  Recorder fs;
+  Committer committer(fs, run_, 7, "ab12");
+  ASSERT_TRUE(committer.MakePartial({"tokenizer.json"}).ok());
+  Touch(JoinPath(committer.partial(), "team-ended-00001"));
+  Result<StepSeal> seal = SealCatalog({.identity = {"run", 7}}, {}, {});
+  ASSERT_TRUE(seal.ok()) << seal.status().message();
+  const std::vector<BesideFile> beside = {{"tokenizer.json", "{}"}};
+  fs.calls.clear();
+  const Status committed = committer.Commit(
+      *seal, {.scratch = [](auto name) { return name.starts_with("team-"); }, .beside = beside});
+  ASSERT_TRUE(committed.ok()) << committed.message();
+  EXPECT_EQ(DecodeManifest(seal->manifest)->files.back().name, "tokenizer.json");
+  ASSERT_GE(fs.calls.size(), 8U);
+  fs.calls.resize(8);
+  EXPECT_EQ(fs.calls, (std::vector<std::string>{"remove team-ended-00001", "remove tokenizer.json",
+                                                "create tokenizer.json", "create index.h5",
+                                                "create manifest.json", "sync step-00000007.partial-ab12",
+                                                "rename to step-00000007", "sync run"}));
 }
 
 }  // namespace

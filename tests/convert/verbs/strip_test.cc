@@ -298,9 +298,9 @@ class StripOverflowTest : public StripTest {
     }
     auto receipt = (*writer)->Finish();
     ASSERT_TRUE(receipt.ok());
-    const auto seal = MakeSeal(info, tensors, {*receipt});
+    auto seal = MakeSeal(info, tensors, {*receipt});
     Committer committer(Fs(), dir_ / "run", recipe_.step, "7e57");
-    ASSERT_TRUE(seal.ok() && committer.Seal(*seal).ok() && committer.Publish().ok());
+    ASSERT_TRUE(seal.ok() && committer.Commit(*seal).ok());
   }
   static const TransferredTensor& Find(const TransferResult& result, const std::string& name) {
     return *std::ranges::find(result.tensors, name, &TransferredTensor::name);

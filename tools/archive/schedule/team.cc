@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "ckpt/base/backoff.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/fresh_names.h"
@@ -27,9 +27,8 @@ using nlohmann::json;
 constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks, without content
 constexpr std::string_view kRankPrefix = "rank-";  // an empty file for each process that has joined
 constexpr uint64_t kMaxTeamBytes = 256 << 20;
-constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr auto kJoinDeadline = std::chrono::minutes(2);      // for a peer that prepares the store
-constexpr auto kStrangerDeadline = std::chrono::seconds(2);  // for a peer that has not written .team yet
+constexpr std::chrono::seconds kJoinDeadline{120};    // for a peer that prepares the store
+constexpr std::chrono::seconds kStrangerDeadline{2};  // for a peer that has not written .team yet
 
 int64_t Now() { return std::time(nullptr); }
 
@@ -154,7 +153,7 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
 Result<TeamStore> TeamStore::Join(const Store& store, const RankTeam& team,
                                   const std::function<Status()>& prepare) {
   CAIRN_ASSIGN_OR_RETURN(LockFile lock, LockFile::Open(store.Path(kLockName)));
-  for (const auto start = std::chrono::steady_clock::now();;) {
+  for (Backoff backoff;; backoff.Pause()) {
     CAIRN_ASSIGN_OR_RETURN(const bool alone, lock.TryLock(FileLock::How::kExclusive));
     if (alone) {
       CAIRN_RETURN_IF_ERROR(StartTeam(store, team));
@@ -169,10 +168,8 @@ Result<TeamStore> TeamStore::Join(const Store& store, const RankTeam& team,
       CAIRN_RETURN_IF_ERROR(NoteRank(store, team));
       return TeamStore(store, team, std::move(lock));
     }
-    const auto waited = std::chrono::steady_clock::now() - start;
-    if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
+    if (shared || backoff.elapsed() > (ours ? kJoinDeadline : kStrangerDeadline))
       return StoreIsBusy(store, lock);
-    std::this_thread::sleep_for(kPoll);
   }
 }
 
