@@ -21,6 +21,7 @@
 #include "ckpt/base/backoff.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
+#include "ckpt/base/short_list.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
@@ -113,8 +114,8 @@ Status Rendezvous::Begin() const {
   if (team_.alone()) return OkStatus();
   if (team_.launch.empty())
     return InvalidArgument(
-        "rank {} of {}: no variable names this launch; set PMI_JOBID for all ranks, to another text at each "
-        "launch (mpirun -genv PMI_JOBID $(date +%s))",
+        "rank {} of {}: no variable names this launch; set PMI_JOBID for all ranks, to a different text for "
+        "each launch (mpirun -genv PMI_JOBID $(date +%s))",
         team_.rank, team_.size);
   if (!team_.leads()) return Enter();
   CAIRN_ASSIGN_OR_RETURN(const Names names, fs_.List(directory_));
@@ -272,23 +273,21 @@ Status Rendezvous::AwaitOthers() const {
     }
     if (files != files_before || written != written_before) backoff.Renew();
   }
-  return Aborted("{}: no rank made progress for {} s; not through: {}", directory_, team_.patience().count(),
+  return Aborted("{}: no rank made progress for {} s; not finished: {}", directory_, team_.patience().count(),
                  NamesOf(names, MissingRanks(names, team_, EndedName)));
 }
 
 // "rank 3 (host n2), rank 17 and 2 more"; hosts of ranks that have answered rank 0 are known.
 std::string Rendezvous::NamesOf(const Names& names, const std::vector<int>& ranks) const {
-  std::vector<std::string> named;
-  for (size_t i = 0; i < std::min(ranks.size(), kMaxNamedRanks); ++i) {
-    named.push_back(fmt::format("rank {}", ranks[i]));
+  const auto named = [&](int rank) {
     for (const std::string& name : names)
-      if (name.starts_with(HelloPrefix(team_, ranks[i])))
+      if (name.starts_with(HelloPrefix(team_, rank)))
         if (const auto host = ReadSmallFile(fs_, JoinPath(directory_, name), kMaxTextBytes); host.ok())
-          named.back() = Named(ranks[i], *host);
-  }
-  const std::string text = fmt::format("{}", fmt::join(named, ", "));
-  return named.size() == ranks.size() ? text
-                                      : fmt::format("{} and {} more", text, ranks.size() - named.size());
+          return Named(rank, *host);
+    return fmt::format("rank {}", rank);
+  };
+  return ShortList(
+      ranks.size(), [&](size_t i) { return named(ranks[i]); }, kMaxNamedRanks);
 }
 
 Status Rendezvous::AwaitPublished(const Patience& patience, const std::function<bool()>& published) const {

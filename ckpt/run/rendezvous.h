@@ -1,12 +1,12 @@
 // Where the ranks of a team meet: small files in a directory that all of them can see, for example the step's
 // partial directory. It outlives the job's own channels, which may only add news (TeamNews).
 //
-// Rank 0 makes the directory, and begins. Every rank leaves a file for rank 0 when it has finished; the first
-// failure leaves one that ends all others. Waiting has a deadline that any progress of a peer renews: a file
-// that came or grew. Who waits lists directories (ckpt/io/fresh_names.h), and believes that one is gone only
-// when no cache of names can hide it, or the step that it has become, any more.
+// Rank 0 makes the directory, and begins. Every rank leaves a file for rank 0 when it has finished; the file
+// of the first failure ends all other ranks. Waiting has a deadline, which any progress of a peer renews: a
+// new or larger file. A waiting rank lists directories (ckpt/io/fresh_names.h), and believes that one is gone
+// only when no cache of names can still hide it, or the step that it has become.
 //
-// A rank that is alone meets nobody, and writes no file.
+// A single rank meets nobody, and writes no file.
 #pragma once
 
 #include <functional>
@@ -27,11 +27,11 @@ class Rendezvous {
       : fs_(fs), directory_(std::move(directory)), team_(std::move(team)) {}
   const RankTeam& team() const { return team_; }
 
-  // Rank 0 says that the directory is ready for this launch. It waits until all ranks have come, unless the
-  // team is there `once`. The others wait for that. They never enter the room that a killed launch left, and
-  // write nothing into its directory. Errors: InvalidArgument if nothing names the launch; on rank 0 Aborted
-  // naming the ranks that did not come within `patience`; elsewhere Aborted after `start_patience`, or if
-  // this host does not see what rank 0 has opened.
+  // Rank 0 says that the directory is ready for this launch. It waits until all ranks have arrived, unless
+  // the team meets only `once`. The others wait for that. They never enter a room that a killed launch left,
+  // and write nothing into its directory. Errors: InvalidArgument if nothing names the launch; on rank 0
+  // Aborted naming the ranks that did not arrive within `patience`; elsewhere Aborted after `start_patience`,
+  // or if this host does not see what rank 0 has opened.
   Status Begin() const;
   // OK unless a rank has failed or the directory is gone. Errors: that rank's failure; Aborted of a lost one.
   Status Check() const;
@@ -45,8 +45,8 @@ class Rendezvous {
 
   // This rank has failed and leaves. The first failure ends all others.
   void Fail(const Status& why) const;
-  // After a failure rank 0 waits for a while until all have left: nobody writes into the directory any more,
-  // and nobody looks there for the reason.
+  // After a failure rank 0 waits for a while until all have left: then no rank writes into the directory, or
+  // looks for the reason in it.
   void Dismiss() const;
 
  private:
