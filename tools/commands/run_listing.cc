@@ -145,7 +145,7 @@ void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector
   if (!seal.ok())
     step.trouble = seal.status().message();
   else if (!look.problems.empty())
-    step.trouble = fmt::format("{}: {}", look.problems[0].file, look.problems[0].what);
+    step.trouble = FileProblemText(look.problems[0]);
   else if (!look.touched.empty())
     step.trouble = fmt::format("{} has another time; cairn verify reads it", look.touched[0]);
   if (!step.trouble.empty()) {
