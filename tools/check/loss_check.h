@@ -5,9 +5,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "convert/formats/systems.h"
-#include "tools/cli/verb.h"
+#include "tools/check/loss_batches.h"
 
 namespace cairn {
 
@@ -22,14 +23,28 @@ struct LossOptions {
   std::string batches;                // PREFIX[:N], mock:N, FILE.txt[:N]
   int64_t seq_length = 0;             // 0: the positions that both have, at most kDefaultSeqLength
   double tolerance = kLossTolerance;  // of each batch's loss, relative to A's
-  bool json = false;
+  bool show_progress = false;         // on stderr
 };
 
-inline constexpr int64_t kDefaultBatches = 8;
-inline constexpr int64_t kDefaultSeqLength = 1024;
+struct Losses {
+  std::string name;  // of the checkpoint
+  std::vector<double> batches;
 
-// Prints both losses. kExitCheckFailed if those of a batch differ by more than the tolerance or are not
-// finite. Errors: those of the checkpoints, the data and the trainer.
-Result<int> RunVerifyLoss(const LossOptions& options);
+  double mean() const;
+};
+
+struct LossComparison {
+  Losses a, b;
+  int64_t seq_length = 0;
+  double largest = 0;  // difference, as a share of the loss
+  size_t worst = 0;    // batch
+  bool equal = true;   // within the tolerance
+};
+
+// A loss that is not finite says nothing about the weights: it equals no other. Pure.
+LossComparison Compare(Losses a, Losses b, int64_t seq_length, double tolerance);
+
+// Evaluates both checkpoints. Errors: those of the checkpoints, the data and the trainer.
+Result<LossComparison> CompareLosses(const LossOptions& options);
 
 }  // namespace cairn
