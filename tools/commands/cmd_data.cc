@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -98,9 +97,8 @@ constexpr const char* kExample =
 }  // namespace
 
 void AddDataCommand(CLI::App& app, Verb& verb) {
-  auto options = std::make_shared<DataOptions>();
-  CLI::App* data =
-      app.add_subcommand("data", "turn text or JSON lines into P.bin and P.idx, Megatron's indexed format");
+  const auto [data, options] = AddVerb(
+      app, verb, "data", "turn text or JSON lines into P.bin and P.idx, Megatron's indexed format", RunData);
   data->add_option("INPUT", options->request.inputs, "text files, or JSON lines (.jsonl, .ndjson, .json)")
       ->required();
   data->add_option("--output-prefix", options->request.output_prefix,
@@ -135,7 +133,6 @@ void AddDataCommand(CLI::App& app, Verb& verb) {
   data->add_flag("--dry-run", options->request.dry_run, "count documents, tokens and bytes; write nothing");
   data->add_flag("--json", options->json, "print the facts as JSON");
   data->footer(kDetails + HelpFooter(kExample));
-  data->callback([options, &verb] { verb = [options] { return RunData(*options); }; });
 }
 
 }  // namespace cairn

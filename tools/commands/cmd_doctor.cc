@@ -1,5 +1,4 @@
 #include <cstdlib>
-#include <memory>
 
 #include "ckpt/base/this_process.h"
 #include "tools/cli/exit_code.h"
@@ -110,9 +109,9 @@ Result<int> RunDoctor(const DoctorOptions& options) {
 }  // namespace
 
 void AddDoctorCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<DoctorOptions>();
-  CLI::App* doctor = app.add_subcommand(
-      "doctor", "say what this host and a directory offer to saves, what they lack, and what to change");
+  const auto [doctor, options] = AddVerb(
+      app, verb, "doctor",
+      "say what this host and a directory offer to saves, what they lack, and what to change", RunDoctor);
   doctor->add_option("DIR", options->directory,
                      "where a training or an archive is to write; default: the current directory");
   doctor->add_flag("--json", options->json, "print facts as JSON");
@@ -128,7 +127,6 @@ void AddDoctorCommand(CLI::App& app, Verb& verb) {
           "something would lose data: DIR cannot be written, fsync fails, other bytes are read than were "
           "written, renames do not replace, locks do not exclude, or the clock is an hour off",
           "looks again"));
-  doctor->callback([options, &verb] { verb = [options] { return RunDoctor(*options); }; });
 }
 
 }  // namespace cairn

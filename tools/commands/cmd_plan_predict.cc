@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "tools/cli/choices.h"
@@ -159,9 +158,8 @@ Result<int> RunPredict(const PredictOptions& options) {
 }  // namespace
 
 void AddPlanPredict(CLI::App& plan, Verb& verb) {
-  const auto options = std::make_shared<PredictOptions>();
-  CLI::App* predict =
-      plan.add_subcommand("predict", "predict memory, seconds and TFLOPs of the rows of a table");
+  const auto [predict, options] =
+      AddVerb(plan, verb, "predict", "predict memory, seconds and TFLOPs of the rows of a table", RunPredict);
   predict->add_option("ROWS", options->rows, "CSV of runs to predict; its measured columns are ignored")
       ->required();
   predict
@@ -189,7 +187,6 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
       "expected\n"
       "(_lo, _hi) and fit_probability.\n\n" +
       HelpFooter("cairn plan predict rows.csv --calibrate runs.csv --format csv"));
-  predict->callback([options, &verb] { verb = [options] { return RunPredict(*options); }; });
 }
 
 }  // namespace cairn

@@ -243,9 +243,9 @@ Result<int> RunSeal(const SealVerbOptions& options) {
 }  // namespace
 
 void AddSealCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<SealVerbOptions>();
-  CLI::App* seal = app.add_subcommand(
-      "seal", "commit a checkpoint that another program wrote: digests of every file, written last");
+  const auto [seal, options] =
+      AddVerb(app, verb, "seal",
+              "commit a checkpoint that another program wrote: digests of every file, written last", RunSeal);
   seal->add_option("DIR", options->directories,
                    "steps, or runs of DeepSpeed, Megatron, torch.distributed.checkpoint, transformers")
       ->required();
@@ -291,7 +291,6 @@ void AddSealCommand(CLI::App& app, Verb& verb) {
       "  STEP=$(cairn seal --newest runs/gpt) && ARGS=\"--load $STEP\"\n\n" +
       HelpFooter("cairn seal --watch runs/gpt",
                  "something is missing, damaged, changed or still written; --newest: no step is whole"));
-  seal->callback([options, &verb] { verb = [options] { return RunSeal(*options); }; });
 }
 
 }  // namespace cairn

@@ -2,7 +2,6 @@
 // are printed. A problem sets the exit status; it does not end the verb.
 
 #include <cmath>
-#include <memory>
 #include <utility>
 
 #include "tools/check/checkpoint_check.h"
@@ -133,8 +132,8 @@ Result<int> RunVerify(const VerifyOptions& options) {
 }  // namespace
 
 void AddVerifyCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<VerifyOptions>();
-  CLI::App* verify = app.add_subcommand("verify", "check a checkpoint: structure, every byte, values");
+  const auto [verify, options] =
+      AddVerb(app, verb, "verify", "check a checkpoint: structure, every byte, values", RunVerify);
   verify
       ->add_option(
           "CKPT", options->checkpoint,
@@ -184,7 +183,6 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
       "its\n"
       "manifest does not list is a note.\n\n" +
       HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
-  verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
 }
 
 }  // namespace cairn

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -23,15 +22,6 @@ void AddArchiveLs(CLI::App& archive, Verb& verb);
 void AddArchiveVerify(CLI::App& archive, Verb& verb);
 void AddArchiveRestore(CLI::App& archive, Verb& verb);
 void AddArchiveRecall(CLI::App& archive, Verb& verb);
-
-// Adds a verb that runs with `options`, which its flags fill.
-template <typename Options>
-CLI::App* AddArchiveVerb(CLI::App& archive, Verb& verb, const char* name, const char* description,
-                         const std::shared_ptr<Options>& options, Result<int> (*run)(const Options&)) {
-  CLI::App* command = archive.add_subcommand(name, description);
-  command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
-  return command;
-}
 
 struct ArchivePlanOptions {
   std::string policy;

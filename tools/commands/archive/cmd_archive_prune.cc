@@ -65,9 +65,8 @@ Result<int> RunPrune(const PruneOptions& options) {
 }  // namespace
 
 void AddArchivePrune(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<PruneOptions>();
-  CLI::App* prune = AddArchiveVerb(archive, verb, "prune", "remove members that no class of a policy keeps",
-                                   options, RunPrune);
+  const auto [prune, options] =
+      AddVerb(archive, verb, "prune", "remove members that no class of a policy keeps", RunPrune);
   prune->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
   prune->add_flag("--json", options->json, "print facts as JSON");
   prune

@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
@@ -202,10 +201,9 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 }  // namespace
 
 void AddArchiveRun(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<ArchiveRunOptions>();
-  CLI::App* run = AddArchiveVerb(archive, verb, "run",
-                                 "store steps that are not stored yet, and prove them by reading them back",
-                                 options, RunArchive);
+  const auto [run, options] =
+      AddVerb(archive, verb, "run",
+              "store steps that are not stored yet, and prove them by reading them back", RunArchive);
   run->add_option(
       "SRC", options->sources,
       "step directories, run directories with all their steps, other systems' checkpoints, or any "
@@ -219,7 +217,7 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
                 "that its bf16 weight does not hold; unpack.py in the store unpacks them without cairn");
   run->add_option_function<std::string>(
          "--parity",
-         [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },
+         [&parity = options->parity](const std::string& text) { parity = ParsePercent(text).value_or(-1); },
          "write blocks beside each tar that can repair this share of damage, like 3%")
       ->option_text("PERCENT");
   AddSize(*run, "--max-tar-size", options->max_tar_bytes,
