@@ -15,7 +15,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
-#include "tools/commands/step_tokenizer.h"
+#include "tools/source/step_tokenizer.h"
 
 namespace cairn {
 namespace {

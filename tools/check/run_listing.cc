@@ -3,7 +3,7 @@
 // verify record counts as long as the files look the same. Later steps say whether a step is healthy, so
 // verdicts are added when all steps of a run are known.
 
-#include "tools/commands/run_listing.h"
+#include "tools/check/run_listing.h"
 
 #include <algorithm>
 #include <map>
