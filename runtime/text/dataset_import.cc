@@ -1,4 +1,4 @@
-// Refuse what is there already, train or load the tokenizer, stream the text through it into the dataset, and
+// Refuse existing files, train or load the tokenizer, stream the text through it into the dataset, and
 // publish all at the end: the model, the tokenizer, and last the dataset, which they belong to. What fails
 // before that leaves nothing that a second try would meet. Text is read twice if a model is trained: it must
 // be there before the first token is. A dry run does all of that but the writing, since only the tokens say

@@ -101,8 +101,8 @@ class Checker {
     const Result<Manifest> manifest = ReadManifest(fs, directory);
     std::vector<CheckedFile> files;
     if (manifest.ok()) files = LookAtFiles(directory, *manifest);
-    std::optional<Progress> progress(std::in_place, "verifying", BytesOf(fs, directory),
-                                     asked_.show_progress);
+    const uint64_t bytes = manifest.ok() ? manifest->bytes() * (checks_.hash + checks_.values) : 0;
+    std::optional<Progress> progress(std::in_place, "verifying", bytes, asked_.show_progress);
     StepReport step = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress->Update(done); });
     progress.reset();
     CheckpointReport report{step, directory, NamesOf(checks_)};
@@ -114,12 +114,6 @@ class Checker {
     if (asked_.record && manifest.ok() && !files.empty() && !step.checks.empty())
       Record(fs, *manifest, files, step.checks, report);
     Tell(std::move(report));
-  }
-
-  // Bytes that the checks will read; 0 if the step does not open.
-  uint64_t BytesOf(FileSystem& fs, const std::string& directory) const {
-    const auto step = StepReader::Open(fs, directory);
-    return step.ok() ? (*step)->manifest().bytes() * (checks_.hash + checks_.values) : 0;
   }
 
   // The step is intact in spite of them, so they do not fail the check; but retention does not delete it.

@@ -69,7 +69,7 @@ void PrintExport(const OpenedSource& opened, const System& format, const Topolog
   fmt::print("read back and equal: source fingerprint {}\n", fingerprint);
 }
 
-// Writes and reports, or prints the cost. Notes about state that could not be carried go to stderr.
+// Writes and reports, or prints the cost. Notes about state that cannot be carried go to stderr.
 Result<int> RunExport(const OpenedSource& opened, const System& format, const ExportOptions& options,
                       const TransferFlags& flags) {
   CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanExport(opened.source(), format, options));

@@ -33,8 +33,7 @@ void PrintFit(const ClusterFit& fit, Program program) {
   for (const std::string& note : fit.notes) fmt::print(stderr, "note: {}\n", note);
   const Calibration& c = fit.calibration;
   if (fit.from.empty())
-    fmt::print(stderr, "{}: no measured run; the bounds of times are as wide as clusters differ\n",
-               fit.cluster);
+    fmt::print(stderr, "{}: no measured run, so the bounds of times allow for any cluster\n", fit.cluster);
   else
     fmt::print(stderr, "{}: fitted on {} times and {} memories of {}; unexplained: {:.1f} % and {:.1f} %\n",
                fit.cluster, c.time.rows, c.memory.rows, fit.from, 100 * c.time.noise, 100 * c.memory.noise);

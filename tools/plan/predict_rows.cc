@@ -26,7 +26,6 @@ std::vector<std::pair<std::string, std::string>> CellsOf(const Prediction& p) {
           {"fit_probability", number(p.fit_probability)}};
 }
 
-// The table with the predictions behind each row; a column of their name that it has already is replaced.
 CsvTable WithPredictions(CsvTable table, const std::vector<Prediction>& predictions) {
   for (const auto& [name, cell] : CellsOf({})) {
     if (const int column = table.Column(name); column >= 0) {
@@ -74,7 +73,7 @@ struct Known {
   std::vector<RunRow> rows;  // that it was fitted on
 };
 
-// From the rows of the --calibrate table that ran on this cluster, else from what is compiled in.
+// From the rows of the --calibrate table that ran on this cluster, else from the built-in runs.
 Result<Known> KnownOf(const PredictOptions& options, const std::string& name, const Cluster& cluster) {
   Known known{.fit = {.cluster = name}};
   known.fit.from = "the runs of " + cluster.name + " that are built in";

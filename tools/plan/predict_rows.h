@@ -28,8 +28,8 @@ struct PredictedTable {
   std::vector<ClusterFit> fits;
 };
 
-// The table with the predictions as columns behind the others; a column of their name that it has already is
-// replaced. Errors: InvalidArgument naming file, line and column; those of FindCluster().
+// The table with the predictions after each row; existing columns of their names are replaced. Errors:
+// InvalidArgument naming file, line and column; those of FindCluster().
 Result<PredictedTable> PredictRows(const CsvTable& table, const PredictOptions& options);
 
 }  // namespace cairn

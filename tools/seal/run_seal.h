@@ -15,8 +15,8 @@ namespace cairn {
 using TellLine = std::function<void(const std::string&)>;
 
 // Waits while a file of the step is younger than `options.quiet_seconds`, but at most ten times as long: its
-// writer may continue. If a clock is wrong, the times say nothing, and the files must stay as they are for as
-// long. Ends early if `options.stop` is set. `tell` gets a line if the wait is not short.
+// writer may continue. If a clock is wrong, the times show nothing, and the files must stay unchanged for the
+// same time. Ends early if `options.stop` is set. `tell` gets a line if the wait is not short.
 void WaitUntilQuiet(FileSystem& fs, const ForeignStep& step, const SealOptions& options,
                     const TellLine& tell);
 
