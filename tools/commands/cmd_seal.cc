@@ -95,7 +95,7 @@ class SealVerb {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, from));
     if (steps.size() != 1 || steps[0].path != from)
       return InvalidArgument("{}: a run; --publish takes one step", from);
-    const auto named = ParseForeignStep(to.substr(to.find_last_of('/') + 1));
+    const auto named = ParseForeignStep(LastName(to));
     CAIRN_RETURN_IF_ERROR(SealOne({from, named ? named->step : steps[0].step}, false));
     if (code_ != kExitDone || options_.dry_run) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const bool replaced, PublishDirectory(fs_, from, to));
