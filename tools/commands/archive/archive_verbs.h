@@ -56,7 +56,7 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name);
 
 // Writes the README and removes leftovers; prints which files look like leftovers and are not. Requires the
 // lock.
-Status PrepareStore(const Store& store);
+Status PrepareStoreAndTell(const Store& store);
 
 // The events of bundles, printed unless `quiet`.
 PolicyEvents PrintedBundling(bool quiet);

@@ -56,7 +56,7 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
   return members;
 }
 
-Status PrepareStore(const Store& store) {
+Status PrepareStoreAndTell(const Store& store) {
   return PrepareStore(store, [](const std::string& note) { PrintProblem("note: " + note); });
 }
 

@@ -31,7 +31,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   std::optional<LockFile> lock;
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(lock, LockStore(store));
-    CAIRN_RETURN_IF_ERROR(PrepareStore(store));
+    CAIRN_RETURN_IF_ERROR(PrepareStoreAndTell(store));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
   if (options.json) PrintJson(BundlingJson(plan));

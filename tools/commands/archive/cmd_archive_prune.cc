@@ -21,7 +21,7 @@ struct PruneOptions {
 Result<std::vector<PruneEntry>> PruneStore(const Policy& policy, const PruneOptions& options) {
   const Store store(FileSystem::Posix(), policy.store);
   CAIRN_ASSIGN_OR_RETURN(const LockFile lock, LockStore(store));
-  CAIRN_RETURN_IF_ERROR(PrepareStore(store));
+  CAIRN_RETURN_IF_ERROR(PrepareStoreAndTell(store));
   if (!options.adopt.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);

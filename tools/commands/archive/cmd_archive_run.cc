@@ -49,7 +49,7 @@ class Runner {
 
   // `team`: null for a dry run.
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
-    const Result<ArchiveOutcome> outcome = StoreSource(source, team);
+    const Result<ArchiveOutcome> outcome = ArchiveOne(source, team);
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
     // The newest healthy step of a run directory stays without a message; to name that step itself is an
     // error.
@@ -71,7 +71,7 @@ class Runner {
   }
 
  private:
-  Result<ArchiveOutcome> StoreSource(const ArchiveSource& source, TeamStore* team) {
+  Result<ArchiveOutcome> ArchiveOne(const ArchiveSource& source, TeamStore* team) {
     ArchiveRequest request{source, options_.weights, options_.delete_source, options_.delete_newest};
     if (team == nullptr) return DryRun(request);
     request.successor = [&](const std::string& step) {
@@ -184,7 +184,8 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));
-  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&] { return PrepareStore(store); }));
+  CAIRN_ASSIGN_OR_RETURN(TeamStore shared,
+                         TeamStore::Join(store, team, [&] { return PrepareStoreAndTell(store); }));
   for (const size_t i : shared.Order(sources.size())) {
     const auto work = [&] { return runner.Archive(sources[i], &shared); };
     CAIRN_RETURN_IF_ERROR(shared.Share(CanonicalPath(sources[i].path), work).status());
