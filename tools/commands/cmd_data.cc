@@ -1,4 +1,4 @@
-// ImportDataset() (dataset_import.h) does the work; here its result is printed.
+// ImportDataset() (text_import.h) does the work; here its result is printed.
 
 #include <fmt/ranges.h>
 
@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "ckpt/base/proc_memory.h"
-#include "runtime/text/dataset_import.h"
+#include "runtime/text/text_import.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"

@@ -1,8 +1,7 @@
-#include "runtime/text/dataset_import.h"
-
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/text/text_import.h"
 #include "tests/runtime/data/dataset_fixture.h"
 
 namespace cairn {
