@@ -19,7 +19,6 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
-#include "tools/commands/archive/cmd_archive.h"
 #include "tools/commands/commands.h"
 
 namespace cairn {

@@ -50,10 +50,8 @@ size_t IndexOf(FileLists& lists, const std::vector<CheckedFile>& files) {
   return lists.size() - 1;
 }
 
-ordered_json ToJson(const Check& check, FileLists& lists) {
-  ordered_json out = {{"checked", Name(check.kind)}, {"unix_seconds", check.unix_seconds},
-                      {"bytes", check.bytes},        {"of_bytes", check.of_bytes},
-                      {"problems", check.problems},  {"first_problems", check.first_problems}};
+ordered_json WithFiles(const Check& check, FileLists& lists) {
+  ordered_json out = ToJson(check);
   if (!check.files.empty()) out["files"] = IndexOf(lists, check.files);
   if (check.kind != CheckKind::kSample) return out;
   out["seed"] = check.seed;
@@ -67,7 +65,7 @@ ordered_json ToJson(const Check& check, FileLists& lists) {
 std::string Encode(const Manifest& manifest, const std::vector<Check>& checks) {
   FileLists lists;
   ordered_json list = ordered_json::array(), files = ordered_json::array();
-  for (const Check& check : checks) list.push_back(ToJson(check, lists));
+  for (const Check& check : checks) list.push_back(WithFiles(check, lists));
   for (const std::vector<CheckedFile>& looks : lists) {
     ordered_json as_they_looked = ordered_json::array();
     for (const CheckedFile& file : looks)
@@ -157,6 +155,12 @@ bool IsOfLaterVersion(const std::string& text) {
 }
 
 }  // namespace
+
+ordered_json ToJson(const Check& check) {
+  return {{"checked", Name(check.kind)}, {"unix_seconds", check.unix_seconds},
+          {"bytes", check.bytes},        {"of_bytes", check.of_bytes},
+          {"problems", check.problems},  {"first_problems", check.first_problems}};
+}
 
 std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Manifest& manifest) {
   std::vector<CheckedFile> files;

@@ -5,7 +5,7 @@
 // deleted at any time. verify_standing.h interprets it.
 #pragma once
 
-#include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -33,5 +33,8 @@ Result<std::vector<Check>> RecordChecks(FileSystem& fs, const std::string& step_
 // Oldest first; empty if there is no readable record of exactly this step.
 std::vector<Check> ReadVerifyRecord(FileSystem& fs, const std::string& step_directory,
                                     const Manifest& manifest);
+
+// The facts of a check, without its files and ranges.
+nlohmann::ordered_json ToJson(const Check& check);
 
 }  // namespace cairn

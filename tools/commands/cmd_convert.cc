@@ -8,10 +8,12 @@
 
 #include "ckpt/base/glob.h"
 #include "convert/formats/systems.h"
+#include "convert/verbs/export.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
 #include "tools/commands/commands.h"
-#include "tools/commands/export_run.h"
 #include "tools/commands/reshape_run.h"
 #include "tools/commands/strip_run.h"
 #include "tools/source/open_ckpt.h"
@@ -45,6 +47,38 @@ Status CheckFlags(const ConvertArguments& arguments) {
   if (!arguments.dtype && arguments.flags.saturate)
     return InvalidArgument("--saturate needs --dtype: without it nothing is cast");
   return OkStatus();
+}
+
+void PrintExport(const OpenedSource& opened, const System& format, const Topology& topology,
+                 const TimedTransfer& done, bool json) {
+  const TransferResult& result = done.result;
+  const std::string fingerprint = ToHex(result.fingerprints.overall);
+  const size_t tensors = result.fingerprints.tensors.size();
+  if (json) {
+    nlohmann::ordered_json facts = TransferFacts(opened, done);
+    facts.update({{"source", opened.source().name()},
+                  {"format", format.name},
+                  {"source_fingerprint", fingerprint},
+                  {"tensors", tensors},
+                  {"notes", result.notes}});
+    PrintJson(facts);
+    return;
+  }
+  PrintTransfer(opened, done, fmt::format("{}, {}", format.name, ToString(topology)),
+                Counted(tensors, "tensor") + ", ");
+  fmt::print("read back and equal: source fingerprint {}\n", fingerprint);
+}
+
+// Writes and reports, or prints the cost. Notes about state that cannot be carried go to stderr.
+Result<int> RunExport(const OpenedSource& opened, const System& format, const ExportOptions& options,
+                      const TransferFlags& flags) {
+  CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanExport(opened.source(), format, options));
+  RemoveOutputsAtSignals();
+  CAIRN_ASSIGN_OR_RETURN(const auto done, RunTransfer("converting", std::move(transfer), flags));
+  if (!done) return kExitDone;
+  PrintExport(opened, format, options.target.topology, *done, flags.json);
+  for (const std::string& note : done->result.notes) PrintProblem("note: " + note);
+  return kExitDone;
 }
 
 Result<int> RunExportTo(const ConvertArguments& arguments) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <memory>
 
 #include "convert/verbs/diff.h"
 #include "tools/cli/exit_code.h"
@@ -187,8 +186,8 @@ Result<int> RunDiff(const DiffArguments& arguments) {
 }  // namespace
 
 void AddDiffCommand(CLI::App& app, Verb& verb) {
-  const auto arguments = std::make_shared<DiffArguments>();
-  CLI::App* diff = app.add_subcommand("diff", "compare two checkpoints, of any topology and format");
+  const auto [diff, arguments] =
+      AddVerb(app, verb, "diff", "compare two checkpoints, of any topology and format", RunDiff);
   diff->add_option("A", arguments->a,
                    "a step, RUN@STEP, a run directory, STORE:RUN@STEP, or a foreign checkpoint")
       ->required();
@@ -214,7 +213,6 @@ void AddDiffCommand(CLI::App& app, Verb& verb) {
       "train; --ignore 'rng*' leaves out those that a state dict has under such a name.\n\n" +
       HelpFooter("cairn diff runs/gpt/step-00000100 runs/gpt-tp4 --ignore optimizer --rtol 1e-6",
                  "the checkpoints differ by more than the tolerance"));
-  diff->callback([arguments, &verb] { verb = [arguments] { return RunDiff(*arguments); }; });
 }
 
 }  // namespace cairn

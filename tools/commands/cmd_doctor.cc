@@ -1,5 +1,4 @@
 #include <cstdlib>
-#include <memory>
 
 #include "ckpt/base/this_process.h"
 #include "tools/cli/exit_code.h"
@@ -110,9 +109,9 @@ Result<int> RunDoctor(const DoctorOptions& options) {
 }  // namespace
 
 void AddDoctorCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<DoctorOptions>();
-  CLI::App* doctor = app.add_subcommand(
-      "doctor", "report what this host and a directory offer to saves, what they lack, and what to change");
+  const auto [doctor, options] = AddVerb(
+      app, verb, "doctor",
+      "say what this host and a directory offer to saves, what they lack, and what to change", RunDoctor);
   doctor->add_option("DIR", options->directory,
                      "where a training or an archive will write; default: the current directory");
   doctor->add_flag("--json", options->json, "print facts as JSON");
@@ -122,11 +121,11 @@ void AddDoctorCommand(CLI::App& app, Verb& verb) {
       "them. Under srun, mpirun or torchrun --no-python each rank looks; rank 0 prints its facts, and a "
       "line\n"
       "for each host that differs.\n\n" +
-      HelpFooter("srun --mpi=pmix -N4 cairn doctor /scratch/me",
-                 "something would lose data: DIR cannot be written, fsync fails, bytes read differ from "
-                 "those written, renames do not replace, locks do not exclude, or the clock is an hour off",
-                 "checks again"));
-  doctor->callback([options, &verb] { verb = [options] { return RunDoctor(*options); }; });
+      HelpFooter(
+          "srun --mpi=pmix -N4 cairn doctor /scratch/me",
+          "something would lose data: DIR cannot be written, fsync fails, other bytes are read than were "
+          "written, renames do not replace, locks do not exclude, or the clock is an hour off",
+          "looks again"));
 }
 
 }  // namespace cairn

@@ -1,4 +1,3 @@
-#include <memory>
 
 #include "convert/stream/fingerprint.h"
 #include "tools/cli/exit_code.h"
@@ -44,9 +43,9 @@ Result<int> RunFingerprint(const FingerprintOptions& options) {
 }  // namespace
 
 void AddFingerprintCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<FingerprintOptions>();
-  CLI::App* fingerprint = app.add_subcommand(
-      "fingerprint", "print one number for the values, the same for any topology and format");
+  const auto [fingerprint, options] =
+      AddVerb(app, verb, "fingerprint",
+              "print one number for the values, the same for any topology and format", RunFingerprint);
   fingerprint->add_option("CKPT", options->checkpoint, "a step, RUN@STEP, a run directory, or STORE:RUN@STEP")
       ->required();
   AddSourceFlags(*fingerprint, options->open);
@@ -57,7 +56,6 @@ void AddFingerprintCommand(CLI::App& app, Verb& verb) {
       "Random states belong to one topology and are left out. The fingerprint distinguishes values; it is "
       "not a signature.\n\n" +
       HelpFooter("cairn fingerprint runs/gpt --json"));
-  fingerprint->callback([options, &verb] { verb = [options] { return RunFingerprint(*options); }; });
 }
 
 }  // namespace cairn

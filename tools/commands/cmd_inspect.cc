@@ -4,7 +4,6 @@
 // values that it is, unless --stats makes it a checkpoint.
 
 #include <algorithm>
-#include <memory>
 
 #include "convert/stream/block_stream.h"
 #include "tools/check/stored_slices.h"
@@ -242,9 +241,9 @@ Result<int> RunInspect(const InspectOptions& options) {
 }  // namespace
 
 void AddInspectCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<InspectOptions>();
-  CLI::App* inspect =
-      app.add_subcommand("inspect", "show tensors, which rank holds which slice, and statistics of values");
+  const auto [inspect, options] =
+      AddVerb(app, verb, "inspect", "show tensors, which rank holds which slice, and statistics of values",
+              RunInspect);
   inspect
       ->add_option(
           "CKPT", options->checkpoint,
@@ -258,7 +257,6 @@ void AddInspectCommand(CLI::App& app, Verb& verb) {
   inspect->add_flag("--json", options->json, "print facts as JSON");
   inspect->footer("For a torch.save file (.pt, .bin) it shows every value without executing the pickle.\n\n" +
                   HelpFooter("cairn inspect runs/gpt 'layers.0.mlp.*' --stats"));
-  inspect->callback([options, &verb] { verb = [options] { return RunInspect(*options); }; });
 }
 
 }  // namespace cairn

@@ -5,19 +5,18 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
-#include <memory>
 #include <set>
 
 #include "ckpt/model/layout.h"
 #include "tools/archive/policy/purge_clock.h"
 #include "tools/archive/store/store.h"
+#include "tools/check/run_listing.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
-#include "tools/commands/run_listing.h"
 
 namespace cairn {
 namespace {
@@ -183,15 +182,6 @@ class Lister {
             {"steps", steps}};
   }
 
-  static ordered_json ToJson(const Check& check) {
-    return {{"checked", cairn::Name(check.kind)},
-            {"unix_seconds", check.unix_seconds},
-            {"bytes", check.bytes},
-            {"of_bytes", check.of_bytes},
-            {"problems", check.problems},
-            {"first_problems", check.first_problems}};
-  }
-
   ordered_json ToJson(const StepListing& step) const {
     ordered_json json = {{"directory", step.directory}, {"step", step.step}, {"state", step.state}};
     if (!step.system.empty()) json["system"] = step.system;
@@ -210,7 +200,7 @@ class Lister {
       for (const auto& [role, bytes] : step.role_bytes)
         json["bytes_by_role"][std::string(cairn::Name(role))] = bytes;
     }
-    for (const Check& check : step.checks) json["checks"].push_back(ToJson(check));
+    for (const Check& check : step.checks) json["checks"].push_back(cairn::ToJson(check));
     for (const Hold& hold : step.holds)
       json["holds"].push_back({{"by", hold.holder},
                                {"there", hold.there},
@@ -245,9 +235,8 @@ Result<int> RunLs(const LsOptions& options) {
 }  // namespace
 
 void AddLsCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<LsOptions>();
-  CLI::App* ls =
-      app.add_subcommand("ls", "list runs and steps: state, tokens, topology, bytes by role, age, purge");
+  const auto [ls, options] = AddVerb(
+      app, verb, "ls", "list runs and steps: state, tokens, topology, bytes by role, age, purge", RunLs);
   ls->add_option("DIR", options->directories, "runs, steps, or directories of runs")->required();
   ls->add_option("--purge-days", options->purge_days,
                  "days after the last access at which the site deletes files")
@@ -270,7 +259,6 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "problems (by --anyway; cairn seal --newest skips it); changed since sealed; not sealed; being\n"
       "written (the system's tracker does not name it yet).\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
-  ls->callback([options, &verb] { verb = [options] { return RunLs(*options); }; });
 }
 
 }  // namespace cairn

@@ -3,7 +3,6 @@
 // shell and comments stay on one line: no file name becomes a command.
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "ckpt/io/replace_file.h"
@@ -48,11 +47,12 @@ std::string LeftRows(const RewrittenText& text) {
   return line;
 }
 
-Result<int> RunRewrite(RewriteArguments arguments) {
-  if (arguments.table.ends_with(".csv")) arguments.options.syntax = TableSyntax::kCsv;
+Result<int> RunRewrite(const RewriteArguments& arguments) {
+  RewriteOptions options = arguments.options;
+  if (arguments.table.ends_with(".csv")) options.syntax = TableSyntax::kCsv;
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
                          ReadSmallFile(FileSystem::Posix(), arguments.table, kMaxTableBytes));
-  const Result<RewrittenText> rewritten = RewriteTflops(text, arguments.options);
+  const Result<RewrittenText> rewritten = RewriteTflops(text, options);
   if (!rewritten.ok()) return rewritten.status().WithContext(arguments.table);
   const bool writes = arguments.in_place && !arguments.dry_run && rewritten->changed > 0;
   if (writes) CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(FileSystem::Posix(), arguments.table, rewritten->text));
@@ -129,8 +129,8 @@ Result<int> RunMatch(const MatchArguments& arguments) {
 }  // namespace
 
 void AddReportRewrite(CLI::App& report, Verb& verb) {
-  const auto arguments = std::make_shared<RewriteArguments>();
-  CLI::App* rewrite = report.add_subcommand("rewrite", "recompute the TFLOPs column of a table");
+  const auto [rewrite, arguments] =
+      AddVerb(report, verb, "rewrite", "recompute the TFLOPs column of a table", RunRewrite);
   rewrite->add_option("TABLE", arguments->table, "Markdown with tables, or one table as .csv")->required();
   rewrite->add_flag("--in-place", arguments->in_place,
                     "change the file; without it the new text goes to standard output");
@@ -142,18 +142,15 @@ void AddReportRewrite(CLI::App& report, Verb& verb) {
   AddConfigFlags(*rewrite, arguments->options.defaults);
   rewrite->footer("Only the digits of TFLOPs change; they keep their number of decimals.\n\n" +
                   HelpFooter("cairn report rewrite runs.md --seq-length 1024 --in-place"));
-  rewrite->callback([arguments, &verb] { verb = [arguments] { return RunRewrite(*arguments); }; });
 }
 
 void AddReportMatch(CLI::App& report, Verb& verb) {
-  const auto arguments = std::make_shared<MatchArguments>();
-  CLI::App* match =
-      report.add_subcommand("match", "pair job scripts with logs, and print commands that rename them");
+  const auto [match, arguments] = AddVerb(
+      report, verb, "match", "pair job scripts with logs, and print commands that rename them", RunMatch);
   match->add_option("FILE", arguments->files, "job scripts (.slurm, .sbatch, .sh) and logs")->required();
   match->add_flag("--json", arguments->json, "print the pairs as JSON");
   match->footer("It renames nothing: a shell can run the lines that it prints.\n\n" +
                 HelpFooter("cairn report match jobs/*.slurm logs/*.out", "a log has no script, or several"));
-  match->callback([arguments, &verb] { verb = [arguments] { return RunMatch(*arguments); }; });
 }
 
 }  // namespace cairn

@@ -1,14 +1,14 @@
-#include <memory>
 
 #include "tools/cli/exit_code.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/reshape_run.h"
-#include "tools/commands/step_tokenizer.h"
+#include "tools/source/step_tokenizer.h"
 
 namespace cairn {
 namespace {
 
-Result<int> Reshape(ReshapeFlags flags) {
+Result<int> Reshape(const ReshapeFlags& given) {
+  ReshapeFlags flags = given;
   flags.transfer.checks.first = flags.resume;
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags.transfer, /*weights=*/false));
   return RunReshape(opened, flags, TokenizerForStep(opened));
@@ -17,8 +17,8 @@ Result<int> Reshape(ReshapeFlags flags) {
 }  // namespace
 
 void AddReshapeCommand(CLI::App& app, Verb& verb) {
-  const auto flags = std::make_shared<ReshapeFlags>();
-  CLI::App* reshape = app.add_subcommand("reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO");
+  const auto [reshape, flags] =
+      AddVerb(app, verb, "reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO", Reshape);
   AddTopologyFlags(*reshape, flags->topology);
   reshape
       ->add_option("--vocab-multiple", flags->vocab_multiple,
@@ -45,8 +45,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
       "share\n"
       "the work; all must see DST.\n\n" +
       HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2", "",
-                 "starts again, or continues with --resume"));
-  reshape->callback([flags, &verb] { verb = [flags] { return Reshape(*flags); }; });
+                 "begins again, or continues with --resume"));
 }
 
 }  // namespace cairn

@@ -1,19 +1,13 @@
-// Three jobs of one verb: seal existing steps, watch a run and seal each step once its writer is done, and
-// find the newest sealed step that is whole. Steps are sealed from the newest on: it is the one that a
-// job would resume from.
+// Three jobs of one verb: seal existing steps (publish.h may give one its final name), watch a run, and find
+// the newest sealed step that is whole. run_seal.h does them; here their results are printed.
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
-#include <map>
 #include <memory>
-#include <thread>
+#include <ranges>
 
 #include "ckpt/base/canonical_path.h"
-#include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "convert/formats/systems.h"
 #include "tools/cli/exit_code.h"
@@ -22,8 +16,7 @@
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"
 #include "tools/seal/publish.h"
-#include "tools/seal/seal_check.h"
-#include "tools/seal/sealer.h"
+#include "tools/seal/run_seal.h"
 #include "tools/source/source_flags.h"
 
 namespace cairn {
@@ -56,44 +49,6 @@ void CatchSealSignals() {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, StopSealing);
 }
 
-// Ends early if a signal asks for it.
-void SleepUnlessStopped(double seconds) {
-  constexpr double kSlice = 0.1;
-  for (double slept = 0; slept < seconds && !seal_stop; slept += kSlice)
-    std::this_thread::sleep_for(std::chrono::duration<double>(kSlice));
-}
-
-// For a problem of a whole file.
-std::string SealProblemText(const Problem& problem) {
-  return fmt::format("{}: {}", problem.file, problem.what);
-}
-
-// Waits while files are younger than `seconds`; in the end one may still be, of a writer that writes on. If a
-// clock is wrong, the times show nothing, and the files must stay unchanged for the same time.
-void WaitUntilQuiet(FileSystem& fs, const ForeignStep& step, int64_t seconds) {
-  constexpr double kSilent = 1;  // seconds, of a short wait
-  const Stopwatch waited;
-  const double least = static_cast<double>(seconds), most = 10 * least;
-  std::vector<StepFile> seen;
-  double changed = 0;
-  for (bool told = false; !seal_stop && waited.Seconds() < most; SleepUnlessStopped(0.2)) {
-    auto files = ListStepFiles(fs, step.path);
-    if (!files.ok()) return;
-    if (*files != seen) changed = waited.Seconds();
-    seen = *std::move(files);
-    const int64_t now = std::time(nullptr);
-    const StepFile* const young = YoungFile(seen, now, seconds);
-    const StepFile* const ahead = FileOfTheFuture(seen, now, seconds);
-    if (!young && (!ahead || waited.Seconds() - changed >= least)) return;
-    if (told || waited.Seconds() < kSilent) continue;
-    told = true;
-    PrintProblem(fmt::format("note: {} {}; waiting for {} s without a change",
-                             JoinPath(step.path, young ? young->name : ahead->name),
-                             young ? "was written just now" : "has a time in the future, so a clock is wrong",
-                             seconds));
-  }
-}
-
 class SealVerb {
  public:
   explicit SealVerb(const SealVerbOptions& options) : options_(options), fs_(FileSystem::Posix()) {}
@@ -101,7 +56,14 @@ class SealVerb {
   Result<int> Run() {
     if (options_.newest) return Newest();
     CatchSealSignals();
-    if (options_.watch) return Watch();
+    if (options_.watch) {
+      WatchRun(fs_, options_.directories.front(), OptionsFor(/*strict=*/true), options_.interval_seconds,
+               [this](const ForeignStep& step) {
+                 const Status status = Seal(step, OptionsFor(/*strict=*/true));
+                 if (!status.ok() && !seal_stop) PrintProblem(status.message());
+               });
+      return kExitDone;
+    }
     for (const std::string& directory : options_.directories)
       CAIRN_RETURN_IF_ERROR(options_.publish.empty() ? SealAll(directory) : SealAndPublish(directory));
     if (options_.json) PrintJson(list_);
@@ -120,10 +82,9 @@ class SealVerb {
   }
 
   Status SealAll(const std::string& directory) {
-    CAIRN_ASSIGN_OR_RETURN(std::vector<ForeignStep> steps, ListForeignSteps(fs_, directory));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, directory));
     const bool strict = steps.size() != 1 || steps[0].path != directory;
-    std::ranges::reverse(steps);
-    for (const ForeignStep& step : steps) CAIRN_RETURN_IF_ERROR(SealOne(step, strict));
+    for (const ForeignStep& step : steps | std::views::reverse) CAIRN_RETURN_IF_ERROR(SealOne(step, strict));
     return OkStatus();
   }
 
@@ -134,7 +95,7 @@ class SealVerb {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, from));
     if (steps.size() != 1 || steps[0].path != from)
       return InvalidArgument("{}: a run; --publish takes one step", from);
-    const auto named = ParseForeignStep(to.substr(to.find_last_of('/') + 1));
+    const auto named = ParseForeignStep(LastName(to));
     CAIRN_RETURN_IF_ERROR(SealOne({from, named ? named->step : steps[0].step}, false));
     if (code_ != kExitDone || options_.dry_run) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const bool replaced, PublishDirectory(fs_, from, to));
@@ -147,8 +108,9 @@ class SealVerb {
 
   Status SealOne(const ForeignStep& step, bool strict) {
     if (HasSeal(fs_, step.path) && !options_.again) return TellSealed(step);
-    WaitUntilQuiet(fs_, step, options_.settle_seconds);
-    return Seal(step, OptionsFor(strict));
+    const SealOptions options = OptionsFor(strict);
+    WaitUntilQuiet(fs_, step, options, PrintProblem);
+    return Seal(step, options);
   }
 
   Status Seal(const ForeignStep& step, SealOptions options) {
@@ -178,7 +140,7 @@ class SealVerb {
       code_ = kExitCheckFailed;
       fact["state"] = "changed since sealed";
       fact["problems"] = cairn::ToJson(report.problems);
-      for (const Problem& problem : report.problems) PrintProblem(SealProblemText(problem));
+      for (const Problem& problem : report.problems) PrintProblem(FileProblemText(problem));
       PrintProblem(fmt::format("{}: changed since it was sealed; --again seals it as it is now", step.path));
     } else if (!report.trouble.ok()) {
       return report.trouble;
@@ -195,7 +157,7 @@ class SealVerb {
       Add(FactsOf(step, result, seconds));
       return;
     }
-    for (const Problem& problem : result.problems) PrintProblem(SealProblemText(problem));
+    for (const Problem& problem : result.problems) PrintProblem(FileProblemText(problem));
     switch (result.outcome) {
       case SealOutcome::kUnfinished:
         PrintProblem(fmt::format("{}: not sealed, its writer is not done: {}", step.path, result.unfinished));
@@ -243,80 +205,26 @@ class SealVerb {
     return fact;
   }
 
-  // Runs until a signal. A step that cannot be sealed is reported once, and tried again when its files
-  // change.
-  Result<int> Watch() {
-    while (!seal_stop) {
-      std::vector<ForeignStep> steps = ListRunSteps(fs_, options_.directories.front());
-      std::ranges::reverse(steps);
-      for (const ForeignStep& step : steps)
-        if (!seal_stop && !HasSeal(fs_, step.path)) WatchStep(step);
-      SleepUnlessStopped(static_cast<double>(options_.interval_seconds));
-    }
-    return kExitDone;
-  }
-
-  void WatchStep(const ForeignStep& step) {
-    const auto files = ListStepFiles(fs_, step.path);
-    if (!files.ok()) return;  // removed meanwhile, say
-    if (!WhyUnfinished(fs_, step, *files, /*strict=*/true, std::time(nullptr), options_.settle_seconds)
-             .empty())
-      return;
-    const auto tried = tried_.find(step.path);
-    if (tried != tried_.end() && tried->second == *files) return;
-    tried_[step.path] = *files;
-    const Status status = Seal(step, OptionsFor(/*strict=*/true));
-    if (!status.ok() && !seal_stop) PrintProblem(status.message());
-  }
-
   Result<int> Newest() {
-    CAIRN_ASSIGN_OR_RETURN(std::vector<ForeignStep> steps,
-                           ListForeignSteps(fs_, options_.directories.front()));
-    std::ranges::reverse(steps);
-    for (const ForeignStep& step : steps) {
-      CAIRN_ASSIGN_OR_RETURN(const std::string why, WhyNotWhole(step));
-      if (!why.empty()) {
-        PrintProblem("passed over: " + why);
-        continue;
-      }
-      if (!options_.json) {
-        PrintLine("{}", step.path);
-        return kExitDone;
-      }
-      ordered_json fact = {{"checkpoint", step.path}};
-      if (step.step) fact["step"] = *step.step;
+    const SealDepth depth = options_.hash ? SealDepth::kAll : SealDepth::kTouched;
+    const std::string& run = options_.directories.front();
+    CAIRN_ASSIGN_OR_RETURN(const auto step, NewestWholeStep(fs_, run, depth, options_.jobs, PrintProblem));
+    if (!step) PrintProblem(run + ": no sealed step that is whole");
+    if (options_.json) {
+      ordered_json fact = nullptr;
+      if (step) fact = {{"checkpoint", step->path}};
+      if (step && step->step) fact["step"] = *step->step;
       PrintJson(fact);
-      return kExitDone;
+    } else if (step) {
+      PrintLine("{}", step->path);
     }
-    PrintProblem(fmt::format("{}: no sealed step that is whole", options_.directories.front()));
-    if (options_.json) PrintJson(nullptr);
-    return kExitCheckFailed;
-  }
-
-  // An added file does not damage what was sealed: it is reported, and the step counts as sealed.
-  Result<std::string> WhyNotWhole(const ForeignStep& step) {
-    if (!HasSeal(fs_, step.path)) return step.path + ": it has no seal";
-    const auto seal = ReadSeal(fs_, step.path);
-    if (IsRefusal(seal.status())) return seal.status();
-    if (!seal.ok()) return seal.status().message();
-    if (!seal->problems.empty())
-      return fmt::format("{}: sealed with --anyway, in spite of: {}", step.path, seal->problems.front());
-    const SealReport report = CheckSeal(fs_, step.path, *seal,
-                                        options_.hash ? SealDepth::kAll : SealDepth::kTouched, options_.jobs);
-    for (const Problem& problem : report.problems) {
-      if (std::ranges::find(report.added, problem.file) == report.added.end())
-        return SealProblemText(problem);
-      PrintProblem("note: " + SealProblemText(problem));
-    }
-    CAIRN_RETURN_IF_ERROR(report.trouble);
-    return std::string();
+    return step ? kExitDone : kExitCheckFailed;
   }
 
   const SealVerbOptions& options_;
   FileSystem& fs_;
   int code_ = kExitDone;
   ordered_json list_ = ordered_json::array();
-  std::map<std::string, std::vector<StepFile>> tried_;  // of steps that a watcher could not seal
 };
 
 Result<int> RunSeal(const SealVerbOptions& options) {
@@ -335,9 +243,9 @@ Result<int> RunSeal(const SealVerbOptions& options) {
 }  // namespace
 
 void AddSealCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<SealVerbOptions>();
-  CLI::App* seal = app.add_subcommand(
-      "seal", "commit a checkpoint that another program wrote: digests of every file, written last");
+  const auto [seal, options] =
+      AddVerb(app, verb, "seal",
+              "commit a checkpoint that another program wrote: digests of every file, written last", RunSeal);
   seal->add_option("DIR", options->directories,
                    "steps, or runs of DeepSpeed, Megatron, torch.distributed.checkpoint, transformers")
       ->required();
@@ -382,7 +290,6 @@ void AddSealCommand(CLI::App& app, Verb& verb) {
       "  STEP=$(cairn seal --newest runs/gpt) && ARGS=\"--load $STEP\"\n\n" +
       HelpFooter("cairn seal --watch runs/gpt",
                  "something is missing, damaged, changed or still written; --newest: no step is whole"));
-  seal->callback([options, &verb] { verb = [options] { return RunSeal(*options); }; });
 }
 
 }  // namespace cairn

@@ -3,9 +3,6 @@
 // mpirun is started and supervised (supervise.h), and the arguments are checked here first: each rank would
 // find the same mistake, after all of them have started.
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstring>
@@ -17,8 +14,8 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
-#include "tools/commands/supervise.h"
 #include "tools/manual/command_tree.h"
+#include "tools/process/supervise.h"
 #include "tools/process/trainer.h"
 #include "tools/source/open_ckpt.h"
 
@@ -91,15 +88,6 @@ std::string SignalLine(int signal) {
                      signal == SIGKILL ? "; the kernel does that when memory runs out" : "");
 }
 
-// Becomes the command. Returns only if that fails.
-Status Become(const std::vector<std::string>& command) {
-  std::vector<char*> argv;
-  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  ::execvp(argv[0], argv.data());
-  return NotFound("cannot start {}: {}", command[0], strerror(errno));
-}
-
 Result<int> RunTrain(std::vector<std::string> arguments) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<int> ranks, TakeRanks(arguments));
   CAIRN_RETURN_IF_ERROR(CheckLoad(arguments));
@@ -109,7 +97,10 @@ Result<int> RunTrain(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), trainer);
   if (ranks && !help) {
     CAIRN_RETURN_IF_ERROR(CheckArguments(arguments, *ranks));
-    CAIRN_ASSIGN_OR_RETURN(const int status, Supervise(MpirunArguments(*ranks, arguments)));
+    CAIRN_ASSIGN_OR_RETURN(
+        const int status, Supervise(MpirunArguments(*ranks, arguments), [] {
+          PrintProblem("asked to stop: the ranks finish their step, save and exit (again: at once)");
+        }));
     if (status > 128) PrintProblem(SignalLine(status - 128));  // mpirun does not say it
     return status;
   }

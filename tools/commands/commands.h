@@ -12,6 +12,7 @@ namespace manual {
 struct Command;
 }
 
+void AddArchiveCommand(CLI::App& app, Verb& verb);  // archive/
 void AddCompletionCommand(CLI::App& app, Verb& verb);
 void AddConvertCommand(CLI::App& app, Verb& verb);
 void AddDataCommand(CLI::App& app, Verb& verb);

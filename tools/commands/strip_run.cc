@@ -14,7 +14,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
-#include "tools/commands/step_tokenizer.h"
+#include "tools/source/step_tokenizer.h"
 
 namespace cairn {
 namespace {
@@ -63,23 +63,21 @@ ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done) {
   return facts;
 }
 
-// "3 overflowed, 1 became zero": the counts that are not 0.
-std::string LossText(const CastCounts& counts) {
+// "3 overflowed, 1 became zero": the counts that are not 0, or all.
+std::string LossText(const CastCounts& counts, bool all = false) {
   std::string text;
   for (const auto& [count, what] :
        {std::pair(counts.overflowed, "overflowed"), std::pair(counts.subnormal, "subnormal"),
         std::pair(counts.underflowed, "became zero"), std::pair(counts.nonfinite, "NaN or infinite before")})
-    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+    if (all || count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
   return text;
 }
 
 // The tensors that lost most: overflow first, then what became subnormal or zero.
 void PrintLosses(const TransferResult& result) {
   std::vector<const TransferredTensor*> lossy;
-  for (const TransferredTensor& tensor : result.tensors) {
-    const CastCounts& c = tensor.counts;
-    if (c.overflowed + c.subnormal + c.underflowed + c.nonfinite > 0) lossy.push_back(&tensor);
-  }
+  for (const TransferredTensor& tensor : result.tensors)
+    if (!LossText(tensor.counts).empty()) lossy.push_back(&tensor);
   std::ranges::stable_sort(lossy, std::greater(), [](const TransferredTensor* t) {
     return std::tuple(t->counts.overflowed, t->counts.nonfinite, t->counts.underflowed, t->counts.subnormal);
   });
@@ -116,9 +114,7 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
               Counted(alone.size(), "tensor"), *alone.begin());
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
-    fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
-               total.elements, TypeName(options), total.overflowed, total.subnormal, total.underflowed,
-               total.nonfinite);
+    fmt::print("{} elements to {}: {}\n", total.elements, TypeName(options), LossText(total, /*all=*/true));
     PrintLosses(result);
   } else {
     fmt::print("{} elements in {}, bit for bit\n", total.elements, TypeName(options));

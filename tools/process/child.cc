@@ -54,16 +54,23 @@ int Spawn(const std::vector<std::string>& words, const MemoryFile& in, const Mem
   posix_spawn_file_actions_adddup2(&actions, in.fd(), STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, out.fd(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, error.fd(), STDERR_FILENO);
-  std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
   pid_t process = 0;
-  const int failed = posix_spawnp(&process, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int failed =
+      posix_spawnp(&process, words[0].c_str(), &actions, nullptr, Arguments(words).data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   return failed ? -failed : process;
 }
 
 }  // namespace
+
+std::vector<char*> Arguments(const std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  return arguments;
+}
+
+int ExitStatusOf(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input,
                               const std::function<void()>& meanwhile) {
@@ -82,8 +89,7 @@ Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::
     meanwhile();
     backoff.Pause();
   }
-  const int exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ChildOutcome{exit, out.Read(), error.Read()};
+  return ChildOutcome{ExitStatusOf(status), out.Read(), error.Read()};
 }
 
 Result<std::string> ChildOutput(const std::vector<std::string>& words, const std::string& input) {

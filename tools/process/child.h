@@ -9,8 +9,13 @@
 
 namespace cairn {
 
+// The words as main() gets them, with a null at the end. They point into `words`.
+std::vector<char*> Arguments(const std::vector<std::string>& words);
+// Of what waitpid() says: the exit status; 128 + the signal that ended it.
+int ExitStatusOf(int status);
+
 struct ChildOutcome {
-  int exit = 0;  // its exit status; 128 + the signal that ended it
+  int exit = 0;  // ExitStatusOf
   std::string out, err;
 };
 

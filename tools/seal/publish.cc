@@ -4,6 +4,7 @@
 
 #include "tools/seal/publish.h"
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/seal/foreign_run.h"
@@ -23,8 +24,7 @@ Status ExchangeByRenames(FileSystem& fs, const std::string& from, const std::str
 }  // namespace
 
 std::string AsidePath(const std::string& from) {
-  const std::string name = from.substr(from.find_last_of('/') + 1);
-  return JoinPath(JoinPath(ParentDir(from), kAsideName), name);
+  return JoinPath(JoinPath(ParentDir(from), kAsideName), LastName(from));
 }
 
 Status CheckPublish(FileSystem& fs, const std::string& from, const std::string& to) {

@@ -7,6 +7,7 @@
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
 #include "tools/archive/tar/record.h"
+#include "tools/archive/tar/tar_index.h"
 
 namespace cairn {
 namespace {
@@ -16,16 +17,6 @@ using nlohmann::json;
 constexpr std::string_view kSealFormat = "cairn-seal";
 constexpr int kSealVersion = 1;
 constexpr uint64_t kMaxSealBytes = 512 << 20;
-
-// Below the directory: no name of it is empty, "." or "..".
-bool IsNameBelow(std::string_view path) {
-  while (true) {
-    const size_t slash = path.find('/');
-    if (!IsPlainFileName(path.substr(0, slash))) return false;
-    if (slash == path.npos) return true;
-    path.remove_prefix(slash + 1);
-  }
-}
 
 json EscapedList(const std::vector<std::string>& lines) {
   json list = json::array();
@@ -45,7 +36,7 @@ Result<std::vector<std::string>> UnescapedList(const json& list) {
 Result<SealedFile> DecodeSealedFile(const json& in) {
   SealedFile file;
   CAIRN_ASSIGN_OR_RETURN(file.name, UnescapeName(in.at("name").get<std::string>()));
-  if (!IsNameBelow(file.name)) return Corrupt("it names a file outside of its directory: {:.100}", file.name);
+  if (!IsPlainPath(file.name)) return Corrupt("it names a file elsewhere: {:.100}", file.name);
   file.bytes = in.at("bytes").get<uint64_t>();
   file.modified_unix_seconds = in.at("modified").get<int64_t>();
   const auto digest = ParseHex(in.at("xxh3").get<std::string>());

@@ -60,12 +60,12 @@ Status PolicyRun::Run(const RankTeam& team) {
 
 Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, policy_.store));
-  return TeamStore::Join(store_, team, [this] { return PrepareStore(); });
+  return TeamStore::Join(store_, team, [this] { return Prepare(); });
 }
 
 // Before any process of a team stores something.
-Status PolicyRun::PrepareStore() {
-  CAIRN_RETURN_IF_ERROR(cairn::PrepareStore(store_, events_.note));
+Status PolicyRun::Prepare() {
+  CAIRN_RETURN_IF_ERROR(PrepareStore(store_, events_.note));
   CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
   CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
   NoteInLedger(plan);
@@ -80,7 +80,7 @@ Status PolicyRun::StoreShare(TeamStore& team) {
   for (const size_t i : team.Order(plan.entries.size())) {
     const PlanEntry& entry = plan.entries[i];
     if (!entry.stores() && !entry.delete_source) continue;
-    const auto store = [&] { return StoreSource(team, entry); };
+    const auto store = [&] { return StoreEntry(team, entry); };
     CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, store).status());
   }
   return OkStatus();
@@ -153,8 +153,8 @@ void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
   seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
 }
 
-// The form after which the source is removed comes last.
-ShareResult PolicyRun::StoreSource(TeamStore& team, const PlanEntry& entry) {
+// The form whose success removes the source comes last.
+ShareResult PolicyRun::StoreEntry(TeamStore& team, const PlanEntry& entry) {
   ShareResult share;
   const bool goes = entry.delete_source, by_weights = goes && !entry.keeps_full;
   bool good = true;

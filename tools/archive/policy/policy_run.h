@@ -56,11 +56,11 @@ class PolicyRun {
   Status StoreShare(TeamStore& team);
   Status Conclude(TeamStore& team);
   void Report(const Status& status);
-  Status PrepareStore();
+  Status Prepare();
   Result<Plan> PlanNow();
   void AddShares(const std::vector<ShareResult>& shares);
   void Add(const ShareResult& share);
-  ShareResult StoreSource(TeamStore& team, const PlanEntry& entry);
+  ShareResult StoreEntry(TeamStore& team, const PlanEntry& entry);
   bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source,
                  ShareResult& share);
   Result<ArchiveOutcome> ArchiveWithinQuota(TeamStore& team, const PlanEntry& entry,

@@ -52,7 +52,7 @@ Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveReque
 }
 
 // Whether the store has the source: the stored record, or the known part of the new one.
-Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request, const Opened& opened) {
+Result<ArchiveOutcome> OutcomeOf(const Store& store, const ArchiveRequest& request, const Opened& opened) {
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
   return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored};
 }
@@ -108,14 +108,14 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
 
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
-  return LookUp(store, request, opened);
+  return OutcomeOf(store, request, opened);
 }
 
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
-  CAIRN_ASSIGN_OR_RETURN(ArchiveOutcome outcome, LookUp(store, request, opened));
+  CAIRN_ASSIGN_OR_RETURN(ArchiveOutcome outcome, OutcomeOf(store, request, opened));
   const bool there = !outcome.stored;
   if (there && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(outcome.record)));
   std::optional<HealthySuccessor> stays;

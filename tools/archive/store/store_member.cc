@@ -1,8 +1,8 @@
-// Steps and trees are stored the same way. A Source lists the files of a member and reads them, MemberWriter
-// writes them as tar entries, and StoreMember keeps the order: tar, proof, parity, sidecar. The sidecar comes
-// last, because its presence says that the tar was proven. Sources are not locked. Sizes and times of its
-// files are therefore compared after each copy and again at the end, where its manifest or its listing is
-// read again, too; after any change nothing is stored.
+// Steps and trees are stored the same way. MemberFiles lists the files of a member and reads them,
+// MemberWriter writes them as tar entries, and StoreMember keeps the order: tar, proof, parity, sidecar. The
+// sidecar comes last, because its presence says that the tar was proven. Nobody locks a source. Sizes and
+// times of its files are therefore compared after each copy and again at the end, where its manifest or its
+// listing is read again, too; after any change nothing is stored.
 
 #include "tools/archive/store/store_member.h"
 
@@ -83,7 +83,7 @@ struct SourceFile {
 };
 
 // The files of a member, and how to read them.
-struct Source {
+struct MemberFiles {
   std::string directory;
   std::optional<std::string> manifest = {};  // of a step; it comes first
   std::vector<SourceFile> files = {};
@@ -94,8 +94,8 @@ struct Source {
   std::function<Status(ArchiveRecord&)> conclude = {};
 };
 
-Source StepSource(FileSystem& fs, const StepReader& step, bool pack) {
-  Source source{.directory = step.directory(), .manifest = EncodeManifest(step.manifest())};
+MemberFiles FilesOfStep(FileSystem& fs, const StepReader& step, bool pack) {
+  MemberFiles source{.directory = step.directory(), .manifest = EncodeManifest(step.manifest())};
   for (const ManifestFile& file : step.manifest().files) {
     source.files.push_back({.name = file.name, .bytes = file.bytes});
     // The index is small, and every reader needs it first.
@@ -118,9 +118,9 @@ Source StepSource(FileSystem& fs, const StepReader& step, bool pack) {
 }
 
 // `sealed`: the digests of a tree that has a seal; others have none.
-Source TreeSource(FileSystem& fs, const std::string& directory, std::vector<TreeFile> files, Links links,
-                  std::map<std::string, Digest> sealed, bool pack) {
-  Source source{.directory = directory};
+MemberFiles FilesOfTree(FileSystem& fs, const std::string& directory, std::vector<TreeFile> files,
+                        Links links, std::map<std::string, Digest> sealed, bool pack) {
+  MemberFiles source{.directory = directory};
   for (const TreeFile& file : files)
     if (file.kind == EntryKind::kFile)
       source.files.push_back({file.name, file.info.bytes,
@@ -169,8 +169,8 @@ constexpr uint64_t kMinPackedBytes = 64 << 10;  // of a file; smaller ones are n
 // Writes the entries of one member.
 class MemberWriter {
  public:
-  MemberWriter(FileSystem& fs, const Source& source, TarWriter& tar, ArchiveRecord& record, PackPool* pool,
-               const ByteProgress& progress)
+  MemberWriter(FileSystem& fs, const MemberFiles& source, TarWriter& tar, ArchiveRecord& record,
+               PackPool* pool, const ByteProgress& progress)
       : fs_(fs),
         source_(source),
         siblings_(fs, source.directory),
@@ -272,7 +272,7 @@ class MemberWriter {
   }
 
   FileSystem& fs_;
-  const Source& source_;
+  const MemberFiles& source_;
   OpenFiles siblings_;
   TarWriter& tar_;
   ArchiveRecord& record_;
@@ -286,8 +286,8 @@ class MemberWriter {
 int PackThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 12); }
 
 // Writes the tar under its final name and enters digests and size into the record.
-Status WriteTar(const Store& store, const Source& source, ArchiveRecord& record, const ByteProgress& progress,
-                const StoreOptions& options) {
+Status WriteTar(const Store& store, const MemberFiles& source, ArchiveRecord& record,
+                const ByteProgress& progress, const StoreOptions& options) {
   FileSystem& fs = store.fs();
   PartialTar partial(store, TarName(record));
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial.path()));  // of a run that was killed
@@ -323,9 +323,9 @@ Result<ProvenCopy> ProveAndRecord(const Store& store, const ArchiveRecord& recor
   return proof;
 }
 
-// Writes the tar, proves it, and writes the files beside it. After a failure none of them is left.
-Result<ProvenCopy> StoreMember(const Store& store, const Source& source, ArchiveRecord record, uint64_t bytes,
-                               const ByteProgress& progress, const StoreOptions& options) {
+// Writes the tar, proves it, and writes the files beside it. After a failure none of them stays.
+Result<ProvenCopy> StoreMember(const Store& store, const MemberFiles& source, ArchiveRecord record,
+                               uint64_t bytes, const ByteProgress& progress, const StoreOptions& options) {
   record.claims = options.claims;
   CAIRN_RETURN_IF_ERROR(WriteTar(store, source, record, progress, options));
   ProgressSum written(progress);
@@ -359,7 +359,7 @@ Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const B
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
   CAIRN_RETURN_IF_ERROR(CheckRoom(store, TarBytesAtMost(step.manifest()), options));
   if (!record) record = DescribeSource(step);
-  return StoreMember(store, StepSource(store.fs(), step, options.pack), *std::move(record),
+  return StoreMember(store, FilesOfStep(store.fs(), step, options.pack), *std::move(record),
                      step.manifest().bytes(), progress, options);
 }
 
@@ -382,7 +382,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
     return NotSupported("{}: more files than the record of an archive holds; archive parts of it", directory);
   record.files.clear();  // each is entered once it is written
   return StoreMember(store,
-                     TreeSource(fs, directory, std::move(files), links, std::move(sealed), options.pack),
+                     FilesOfTree(fs, directory, std::move(files), links, std::move(sealed), options.pack),
                      std::move(record), bytes, progress, options);
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -23,15 +22,6 @@ void AddArchiveLs(CLI::App& archive, Verb& verb);
 void AddArchiveVerify(CLI::App& archive, Verb& verb);
 void AddArchiveRestore(CLI::App& archive, Verb& verb);
 void AddArchiveRecall(CLI::App& archive, Verb& verb);
-
-// Adds a verb that runs with `options`, which its flags fill.
-template <typename Options>
-CLI::App* AddArchiveVerb(CLI::App& archive, Verb& verb, const char* name, const char* description,
-                         const std::shared_ptr<Options>& options, Result<int> (*run)(const Options&)) {
-  CLI::App* command = archive.add_subcommand(name, description);
-  command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
-  return command;
-}
 
 struct ArchivePlanOptions {
   std::string policy;
@@ -66,7 +56,7 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name);
 
 // Writes the README and removes leftovers; prints which files look like leftovers but are not. Requires the
 // lock.
-Status PrepareStore(const Store& store);
+Status PrepareStoreAndTell(const Store& store);
 
 // The events of bundles, printed unless `quiet`.
 PolicyEvents PrintedBundling(bool quiet);

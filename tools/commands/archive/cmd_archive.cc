@@ -1,5 +1,3 @@
-#include "tools/commands/archive/cmd_archive.h"
-
 #include <algorithm>
 #include <set>
 
@@ -7,6 +5,7 @@
 #include "tools/archive/tar/tar_pieces.h"
 #include "tools/cli/output.h"
 #include "tools/commands/archive/archive_verbs.h"
+#include "tools/commands/commands.h"
 
 namespace cairn {
 
@@ -57,7 +56,7 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
   return members;
 }
 
-Status PrepareStore(const Store& store) {
+Status PrepareStoreAndTell(const Store& store) {
   return PrepareStore(store, [](const std::string& note) { PrintProblem("note: " + note); });
 }
 

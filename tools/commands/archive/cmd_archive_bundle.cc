@@ -31,7 +31,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   std::optional<LockFile> lock;
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(lock, LockStore(store));
-    CAIRN_RETURN_IF_ERROR(PrepareStore(store));
+    CAIRN_RETURN_IF_ERROR(PrepareStoreAndTell(store));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
   if (options.json) PrintJson(BundlingJson(plan));
@@ -95,10 +95,8 @@ void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
 }
 
 void AddArchiveBundle(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<BundleOptions>();
-  CLI::App* bundle =
-      AddArchiveVerb(archive, verb, "bundle", "put all small members of a store into few large tar files",
-                     options, RunBundle);
+  const auto [bundle, options] = AddVerb(
+      archive, verb, "bundle", "put all small members of a store into few large tar files", RunBundle);
   bundle->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
   bundle->add_flag("--json", options->json, "print facts as JSON");
   bundle->add_flag("--dry-run", options->dry_run,

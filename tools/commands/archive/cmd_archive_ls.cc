@@ -129,9 +129,8 @@ Result<int> RunArchiveLs(const LsOptions& options) {
 }  // namespace
 
 void AddArchiveLs(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<LsOptions>();
-  CLI::App* ls = AddArchiveVerb(archive, verb, "ls", "list what a store holds, without reading the tar files",
-                                options, RunArchiveLs);
+  const auto [ls, options] =
+      AddVerb(archive, verb, "ls", "list what a store holds, without reading the tar files", RunArchiveLs);
   ls->add_option("STORE", options->store, "the store")->required();
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->add_flag("--rebuild", options->rebuild, "rebuild lost sidecars from their tars");

@@ -97,10 +97,9 @@ Result<int> RunArchivePlan(const ArchivePlanOptions& options) {
 }
 
 void AddArchivePlan(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<ArchivePlanOptions>();
-  CLI::App* plan = AddArchiveVerb(archive, verb, "plan",
-                                  "show what a policy would store now, why, and whether there is time for it",
-                                  options, RunArchivePlan);
+  const auto [plan, options] =
+      AddVerb(archive, verb, "plan",
+              "show what a policy would store now, why, and whether there is time for it", RunArchivePlan);
   plan->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
   plan->add_flag("--json", options->json, "print facts as JSON");
   plan->footer(

@@ -21,7 +21,7 @@ struct PruneOptions {
 Result<std::vector<PruneEntry>> PruneStore(const Policy& policy, const PruneOptions& options) {
   const Store store(FileSystem::Posix(), policy.store);
   CAIRN_ASSIGN_OR_RETURN(const LockFile lock, LockStore(store));
-  CAIRN_RETURN_IF_ERROR(PrepareStore(store));
+  CAIRN_RETURN_IF_ERROR(PrepareStoreAndTell(store));
   if (!options.adopt.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);
@@ -65,9 +65,8 @@ Result<int> RunPrune(const PruneOptions& options) {
 }  // namespace
 
 void AddArchivePrune(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<PruneOptions>();
-  CLI::App* prune = AddArchiveVerb(archive, verb, "prune", "remove members that no class of a policy keeps",
-                                   options, RunPrune);
+  const auto [prune, options] =
+      AddVerb(archive, verb, "prune", "remove members that no class of a policy keeps", RunPrune);
   prune->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
   prune->add_flag("--json", options->json, "print facts as JSON");
   prune

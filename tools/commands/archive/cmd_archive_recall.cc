@@ -1,4 +1,3 @@
-
 #include "tools/commands/archive/archive_verbs.h"
 
 namespace cairn {
@@ -40,9 +39,8 @@ Result<int> RunRecall(const ArchiveRecallOptions& options) {
 }  // namespace
 
 void AddArchiveRecall(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<ArchiveRecallOptions>();
-  CLI::App* recall = AddArchiveVerb(
-      archive, verb, "recall", "bring members back from tape, in the order of the tape", options, RunRecall);
+  const auto [recall, options] =
+      AddVerb(archive, verb, "recall", "bring members back from tape, in the order of the tape", RunRecall);
   recall->add_option("STORE", options->store, "the store")->required();
   recall->add_option("MEMBER", options->selectors, "RUN@STEP; default: all");
   options->recall.AddTo(*recall);

@@ -102,9 +102,8 @@ Result<int> RunRestore(const ArchiveRestoreOptions& options) {
 }  // namespace
 
 void AddArchiveRestore(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<ArchiveRestoreOptions>();
-  CLI::App* restore = AddArchiveVerb(archive, verb, "restore",
-                                     "restore a step, its weights, or single tensors", options, RunRestore);
+  const auto [restore, options] =
+      AddVerb(archive, verb, "restore", "restore a step, its weights, or single tensors", RunRestore);
   restore->add_option("STORE", options->store, "STORE:RUN@STEP, or STORE for its newest step")->required();
   restore->add_option("DST", options->destination, "the step directory to create")->required();
   restore->add_flag("--weights-only", options->weights, "restore only the weights of a full step, as a step");

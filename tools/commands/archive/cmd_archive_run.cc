@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
@@ -50,7 +49,7 @@ class Runner {
 
   // `team`: null for a dry run.
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
-    const Result<ArchiveOutcome> outcome = StoreSource(source, team);
+    const Result<ArchiveOutcome> outcome = ArchiveOne(source, team);
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
     // The newest healthy step of a run directory is kept without a message; to name that step itself is an
     // error.
@@ -72,7 +71,7 @@ class Runner {
   }
 
  private:
-  Result<ArchiveOutcome> StoreSource(const ArchiveSource& source, TeamStore* team) {
+  Result<ArchiveOutcome> ArchiveOne(const ArchiveSource& source, TeamStore* team) {
     ArchiveRequest request{source, options_.weights, options_.delete_source, options_.delete_newest};
     if (team == nullptr) return DryRun(request);
     request.successor = [&](const std::string& step) {
@@ -186,7 +185,8 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));
-  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&] { return PrepareStore(store); }));
+  CAIRN_ASSIGN_OR_RETURN(TeamStore shared,
+                         TeamStore::Join(store, team, [&] { return PrepareStoreAndTell(store); }));
   for (const size_t i : shared.Order(sources.size())) {
     const auto work = [&] { return runner.Archive(sources[i], &shared); };
     CAIRN_RETURN_IF_ERROR(shared.Share(CanonicalPath(sources[i].path), work).status());
@@ -203,10 +203,9 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 }  // namespace
 
 void AddArchiveRun(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<ArchiveRunOptions>();
-  CLI::App* run = AddArchiveVerb(archive, verb, "run",
-                                 "store steps that are not stored yet, and prove them by reading them back",
-                                 options, RunArchive);
+  const auto [run, options] =
+      AddVerb(archive, verb, "run",
+              "store steps that are not stored yet, and prove them by reading them back", RunArchive);
   run->add_option(
       "SRC", options->sources,
       "step directories, run directories with all their steps, other systems' checkpoints, or any "
@@ -220,7 +219,7 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
                 "that its bf16 weight does not hold; unpack.py in the store unpacks them without cairn");
   run->add_option_function<std::string>(
          "--parity",
-         [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },
+         [&parity = options->parity](const std::string& text) { parity = ParsePercent(text).value_or(-1); },
          "write blocks beside each tar that can repair this share of damage, like 3%")
       ->option_text("PERCENT");
   AddSize(*run, "--max-tar-size", options->max_tar_bytes,

@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "tools/archive/policy/policy.h"
@@ -98,10 +97,8 @@ Result<int> RunSchedule(const ScheduleArguments& arguments) {
 }  // namespace
 
 void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
-  const auto arguments = std::make_shared<ScheduleArguments>();
-  CLI::App* schedule =
-      AddArchiveVerb(archive, verb, "schedule", "print, install or remove the schedule that runs a policy",
-                     arguments, RunSchedule);
+  const auto [schedule, arguments] = AddVerb(
+      archive, verb, "schedule", "print, install or remove the schedule that runs a policy", RunSchedule);
   schedule->add_option("POLICY", arguments->policy, "the policy, a TOML file")->required();
   CLI::Option_group* kind = schedule->add_option_group("scheduler");
   kind->add_flag("--slurm", arguments->slurm, "a job that submits its successor");

@@ -155,9 +155,8 @@ Result<int> RunArchiveVerify(const VerifyOptions& options) {
 }  // namespace
 
 void AddArchiveVerify(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<VerifyOptions>();
-  CLI::App* verify = AddArchiveVerb(archive, verb, "verify", "read stored steps back and check every byte",
-                                    options, RunArchiveVerify);
+  const auto [verify, options] =
+      AddVerb(archive, verb, "verify", "read stored steps back and check every byte", RunArchiveVerify);
   verify->add_option("STORE", options->store, "the store, or STORE:RUN@STEP")->required();
   verify
       ->add_option("--sample", options->sample,

@@ -1,4 +1,4 @@
-#include "tools/commands/supervise.h"
+#include "tools/process/supervise.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tools/cli/output.h"
+#include "tools/process/child.h"
 
 namespace cairn {
 namespace {
@@ -19,18 +19,18 @@ constexpr int kCannotStart = 127;  // as of a shell
   ::setpgid(0, 0);  // a terminal's Ctrl-C then reaches only the parent
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   ::sigprocmask(SIG_SETMASK, &original, nullptr);
-  std::vector<char*> argv;
-  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  ::execvp(argv[0], argv.data());
+  (void)Become(command);
   ::_exit(kCannotStart);
 }
 
-int ExitStatus(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
-
 }  // namespace
 
-Result<int> Supervise(const std::vector<std::string>& command) {
+Status Become(const std::vector<std::string>& command) {
+  ::execvp(command[0].c_str(), Arguments(command).data());
+  return NotFound("cannot start {}: {}", command[0], strerror(errno));
+}
+
+Result<int> Supervise(const std::vector<std::string>& command, const std::function<void()>& stopping) {
   sigset_t watched, original;
   sigemptyset(&watched);
   for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
@@ -47,7 +47,7 @@ Result<int> Supervise(const std::vector<std::string>& command) {
     const int signal = ::sigwaitinfo(&watched, nullptr);
     if (signal == SIGUSR1 || signal == SIGUSR2) ::kill(child, signal);
     if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
-      if (!asked) PrintProblem("asked to stop: the ranks finish their step, save and exit (again: at once)");
+      if (!asked) stopping();
       ::kill(child, asked ? SIGTERM : SIGUSR1);
       asked = true;
     }
@@ -55,7 +55,7 @@ Result<int> Supervise(const std::vector<std::string>& command) {
     if (signal != SIGCHLD || ::waitpid(child, &status, WNOHANG) != child) continue;
     if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotStart)
       return NotFound("cannot start {}; is Open MPI installed (openmpi-bin)?", command[0]);
-    return ExitStatus(status);
+    return ExitStatusOf(status);
   }
 }
 

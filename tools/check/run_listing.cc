@@ -3,7 +3,7 @@
 // files. Its verify record counts as long as the files look the same. Later steps show whether a step is
 // healthy, so verdicts are added when all steps of a run are known.
 
-#include "tools/commands/run_listing.h"
+#include "tools/check/run_listing.h"
 
 #include <algorithm>
 #include <map>
@@ -82,8 +82,6 @@ StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_v
   return step;
 }
 
-std::string NameOf(const std::string& directory) { return directory.substr(directory.find_last_of('/') + 1); }
-
 // Adds to each step the verdict of the steps that followed it in its run directory.
 void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepListing>& steps) {
   const Result<RunSteps> run = ReadRunSteps(fs, run_dir);
@@ -91,7 +89,7 @@ void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepLis
   std::map<std::string, StepFacts> by_name;
   for (const StepFacts& fact : run->steps) by_name[StepDirName(fact.step)] = fact;
   for (StepListing& step : steps) {
-    const auto found = by_name.find(NameOf(step.directory));
+    const auto found = by_name.find(std::string(LastName(step.directory)));
     if (found == by_name.end()) continue;
     step.unhealthy = found->second.unhealthy;
     if (step.state == Name(Trust::kDamaged)) continue;
@@ -145,7 +143,7 @@ void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector
   if (!seal.ok())
     step.trouble = seal.status().message();
   else if (!look.problems.empty())
-    step.trouble = fmt::format("{}: {}", look.problems[0].file, look.problems[0].what);
+    step.trouble = FileProblemText(look.problems[0]);
   else if (!look.touched.empty())
     step.trouble = fmt::format("{} has a different time; cairn verify reads it", look.touched[0]);
   if (!step.trouble.empty()) {
@@ -192,8 +190,8 @@ std::optional<RunListing> ListForeignRun(FileSystem& fs, const std::string& dire
 Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   if (std::ranges::find(names, kManifestName) != names.end()) {
-    const std::string step = directory.substr(0, directory.find_last_not_of('/') + 1);
-    RunListing alone{directory, {ListStep(fs, step, NameOf(step))}};
+    const std::string step(WithoutSlashes(directory));
+    RunListing alone{directory, {ListStep(fs, step, LastName(step))}};
     AddVerdicts(fs, ParentDir(step), alone.steps);
     return std::vector{std::move(alone)};
   }

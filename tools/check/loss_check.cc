@@ -3,25 +3,21 @@
 // cairn-train cannot open (another system's files, a member of an archive) first becomes a temporary step of
 // weights alone; only one such step exists at a time.
 
-#include "tools/commands/verify_loss.h"
+#include "tools/check/loss_check.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <optional>
-#include <vector>
 
 #include "ckpt/step/partial_dir.h"
 #include "convert/verbs/strip.h"
 #include "runtime/data/hash.h"
 #include "runtime/data/indexed_dataset_builder.h"
-#include "tools/cli/exit_code.h"
-#include "tools/cli/output.h"
-#include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
-#include "tools/cli/text_table.h"
 #include "tools/process/child.h"
 #include "tools/process/scratch_dir.h"
 #include "tools/process/trainer.h"
@@ -30,64 +26,7 @@
 namespace cairn {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr std::string_view kMock = "mock";
-
-// A batch is one sample of seq_length tokens.
-struct LossBatches {
-  std::string source;  // PREFIX, FILE.txt or "mock"
-  int64_t count = kDefaultBatches;
-  int64_t seq_length = 0;
-  int64_t vocabulary = 0;  // made-up tokens are below
-};
-
-struct Losses {
-  std::string name;
-  std::vector<double> batches;
-
-  double mean() const {
-    double sum = 0;
-    for (const double loss : batches) sum += loss;
-    return sum / static_cast<double>(batches.size());
-  }
-};
-
-struct LossComparison {
-  double largest = 0;  // difference, as a share of A's loss
-  size_t worst = 0;    // batch
-  bool equal = true;   // within the tolerance
-};
-
-// "SOURCE" or "SOURCE:COUNT"
-Result<LossBatches> ParseBatches(const std::string& text) {
-  LossBatches batches{.source = text};
-  const size_t colon = text.rfind(':');
-  if (colon != std::string::npos) {
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, batches.count);
-    if (error == std::errc() && stop == end) batches.source = text.substr(0, colon);
-    if (batches.source != text && batches.count < 1)
-      return InvalidArgument("--loss {}: the number of batches must be at least 1", text);
-    if (batches.source == text) batches.count = kDefaultBatches;  // a colon of the name
-  }
-  if (batches.source.empty())
-    return InvalidArgument("--loss {}: write PREFIX, FILE.txt or mock, with :N for N batches", text);
-  return batches;
-}
-
-// The length and the vocabulary that both models have.
-Status FitModels(const nlohmann::json& a, const nlohmann::json& b, int64_t asked, LossBatches& batches) {
-  batches.seq_length = asked > 0 ? asked : kDefaultSeqLength;
-  batches.vocabulary = std::min(IntField(a, "vocab_size"), IntField(b, "vocab_size"));
-  for (const nlohmann::json* model : {&a, &b}) {
-    const int64_t positions = IntField(*model, "max_position_embeddings");
-    if (asked > 0 && positions > 0 && asked > positions)
-      return InvalidArgument("--seq-length {} is more than the {} positions of a model", asked, positions);
-    if (positions > 0) batches.seq_length = std::min(batches.seq_length, positions);
-  }
-  return OkStatus();
-}
 
 Status AddDocument(const std::vector<int32_t>& tokens, IndexedDatasetBuilder& dataset) {
   CAIRN_RETURN_IF_ERROR(dataset.Add(tokens));
@@ -137,23 +76,6 @@ Status AddFile(const std::string& path, IndexedDatasetBuilder& dataset) {
   }
   if (dataset.document_count() == 0) return InvalidArgument("--loss {}: there are no tokens in it", path);
   return OkStatus();
-}
-
-// The prefix of an indexed dataset with the tokens.
-Result<std::string> DatasetOf(const LossBatches& batches, const std::string& scratch) {
-  FileSystem& fs = FileSystem::Posix();
-  const bool made_up = batches.source == kMock;
-  if (!made_up && fs.Stat(batches.source + ".idx").ok()) return batches.source;
-  if (!made_up && !batches.source.ends_with(".txt"))
-    return NotFound(
-        "--loss {0}: there is no {0}.idx; give the PREFIX of an indexed dataset, a .txt file of "
-        "token ids, or mock:N",
-        batches.source);
-  const std::string prefix = scratch + "/tokens";
-  CAIRN_ASSIGN_OR_RETURN(auto dataset, IndexedDatasetBuilder::Create(fs, prefix, TokenType::kI32));
-  CAIRN_RETURN_IF_ERROR(made_up ? AddMadeUp(batches, dataset) : AddFile(batches.source, dataset));
-  CAIRN_RETURN_IF_ERROR(dataset.Finish());
-  return prefix;
 }
 
 Result<std::vector<double>> ReadLosses(const std::string& path) {
@@ -215,7 +137,7 @@ class LossRun {
     CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), run_dir, cost.file_bytes)
                               .WithContext("the temporary copy (TMPDIR says where)"));
-    Progress progress("reading weights", cost.moved_bytes, !options_.json);
+    Progress progress("reading weights", cost.moved_bytes, options_.show_progress);
     transfer.progress = [&](uint64_t done) { progress.Update(done); };
     CAIRN_ASSIGN_OR_RETURN(const TransferResult result, transfer.Run(FileSystem::Posix(), run_dir));
     return result.path;
@@ -229,7 +151,7 @@ class LossRun {
           prefix, std::string("--split"), std::string("0,1,0"), std::string("--eval-iters"),
           std::to_string(batches_.count), std::string("--log-json"), log})
       command.push_back(word);
-    Progress progress("evaluating", static_cast<uint64_t>(batches_.count), !options_.json, "batches");
+    Progress progress("evaluating", static_cast<uint64_t>(batches_.count), options_.show_progress, "batches");
     CAIRN_ASSIGN_OR_RETURN(const ChildOutcome child,
                            RunChild(command, "", [&] { progress.Update(LinesOf(log)); }));
     if (child.exit != 0)
@@ -247,11 +169,60 @@ class LossRun {
   int runs_ = 0;
 };
 
-// A loss that is not finite says nothing about the weights: it equals no other.
-LossComparison Compare(const Losses& a, const Losses& b, double tolerance) {
-  LossComparison comparison;
-  for (size_t i = 0; i < a.batches.size(); ++i) {
-    const double x = a.batches[i], y = b.batches[i];
+}  // namespace
+
+Result<LossBatches> ParseLossBatches(const std::string& text) {
+  LossBatches batches{.source = text};
+  const size_t colon = text.rfind(':');
+  if (colon != std::string::npos) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, batches.count);
+    if (error == std::errc() && stop == end) batches.source = text.substr(0, colon);
+    if (batches.source != text && batches.count < 1)
+      return InvalidArgument("--loss {}: the number of batches must be at least 1", text);
+    if (batches.source == text) batches.count = kDefaultBatches;  // a colon of the name
+  }
+  if (batches.source.empty())
+    return InvalidArgument("--loss {}: write PREFIX, FILE.txt or mock, with :N for N batches", text);
+  return batches;
+}
+
+Status FitToModels(const nlohmann::json& a, const nlohmann::json& b, int64_t asked, LossBatches& batches) {
+  batches.seq_length = asked > 0 ? asked : kDefaultSeqLength;
+  batches.vocabulary = std::min(IntField(a, "vocab_size"), IntField(b, "vocab_size"));
+  for (const nlohmann::json* model : {&a, &b}) {
+    const int64_t positions = IntField(*model, "max_position_embeddings");
+    if (asked > 0 && positions > 0 && asked > positions)
+      return InvalidArgument("--seq-length {} is more than the {} positions of a model", asked, positions);
+    if (positions > 0) batches.seq_length = std::min(batches.seq_length, positions);
+  }
+  return OkStatus();
+}
+
+Result<std::string> DatasetOf(const LossBatches& batches, const std::string& scratch) {
+  FileSystem& fs = FileSystem::Posix();
+  const bool made_up = batches.source == kMock;
+  if (!made_up && fs.Stat(batches.source + ".idx").ok()) return batches.source;
+  if (!made_up && !batches.source.ends_with(".txt"))
+    return NotFound(
+        "--loss {0}: there is no {0}.idx; give the PREFIX of an indexed dataset, a .txt file of "
+        "token ids, or mock:N",
+        batches.source);
+  const std::string prefix = scratch + "/tokens";
+  CAIRN_ASSIGN_OR_RETURN(auto dataset, IndexedDatasetBuilder::Create(fs, prefix, TokenType::kI32));
+  CAIRN_RETURN_IF_ERROR(made_up ? AddMadeUp(batches, dataset) : AddFile(batches.source, dataset));
+  CAIRN_RETURN_IF_ERROR(dataset.Finish());
+  return prefix;
+}
+
+double Losses::mean() const {
+  return std::accumulate(batches.begin(), batches.end(), 0.0) / static_cast<double>(batches.size());
+}
+
+LossComparison Compare(Losses a, Losses b, int64_t seq_length, double tolerance) {
+  LossComparison comparison{std::move(a), std::move(b), seq_length};
+  for (size_t i = 0; i < comparison.a.batches.size(); ++i) {
+    const double x = comparison.a.batches[i], y = comparison.b.batches[i];
     const double difference = x == y ? 0 : std::abs(x - y) / std::max(std::abs(x), std::abs(y));
     const bool within = std::isfinite(x) && std::isfinite(y) && difference <= tolerance;
     comparison.equal &= within;
@@ -261,36 +232,8 @@ LossComparison Compare(const Losses& a, const Losses& b, double tolerance) {
   return comparison;
 }
 
-ordered_json ToJson(const Losses& losses) {
-  const auto number = [](double loss) { return std::isfinite(loss) ? ordered_json(loss) : ordered_json(); };
-  ordered_json batches = ordered_json::array();
-  for (const double loss : losses.batches) batches.push_back(number(loss));
-  return {{"checkpoint", losses.name}, {"loss", number(losses.mean())}, {"batches", std::move(batches)}};
-}
-
-void PrintAsText(const Losses& a, const Losses& b, const LossBatches& batches, const LossComparison& found,
-                 double tolerance) {
-  PrintLine("A: {}: loss {:.9g}", a.name, a.mean());
-  PrintLine("B: {}: loss {:.9g}", b.name, b.mean());
-  TextTable table({"batch", "A", "B", "|A-B|/|A|"});
-  for (size_t i = 0; !found.equal && i < a.batches.size(); ++i)
-    table.Add({std::to_string(i + 1), fmt::format("{:.9g}", a.batches[i]),
-               fmt::format("{:.9g}", b.batches[i]),
-               fmt::format("{:.3g}", std::abs(a.batches[i] - b.batches[i]) / std::abs(a.batches[i]))});
-  if (!found.equal) table.Print();
-  const std::string what = fmt::format("{} batch{} of {} tokens", batches.count,
-                                       batches.count == 1 ? "" : "es", batches.seq_length);
-  if (found.equal && found.largest == 0)
-    PrintLine("{}: the losses are equal bit for bit", what);
-  else
-    PrintLine("{}: the losses {}, by up to {:.3g} of the loss (tolerance {:g})", what,
-              found.equal ? "are equal" : "differ", found.largest, tolerance);
-}
-
-}  // namespace
-
-Result<int> RunVerifyLoss(const LossOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(LossBatches batches, ParseBatches(options.batches));
+Result<LossComparison> CompareLosses(const LossOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(LossBatches batches, ParseLossBatches(options.batches));
   CAIRN_ASSIGN_OR_RETURN(const std::string trainer, FindTrainer());
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenWeights(options.a, options.open));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenWeights(options.b, options.open));
@@ -298,25 +241,13 @@ Result<int> RunVerifyLoss(const LossOptions& options) {
     if (IntField(opened->source().manifest().model, "vocab_size") < 1)
       return NotSupported("{}: it does not say of which model its weights are", opened->source().name());
   CAIRN_RETURN_IF_ERROR(
-      FitModels(a.source().manifest().model, b.source().manifest().model, options.seq_length, batches));
+      FitToModels(a.source().manifest().model, b.source().manifest().model, options.seq_length, batches));
   CAIRN_ASSIGN_OR_RETURN(const ScratchDir scratch, ScratchDir::Make());
   CAIRN_ASSIGN_OR_RETURN(const std::string prefix, DatasetOf(batches, scratch.path()));
   LossRun run(options, batches, trainer, scratch);
-  CAIRN_ASSIGN_OR_RETURN(const Losses of_a, run.Evaluate(a, prefix));
-  CAIRN_ASSIGN_OR_RETURN(const Losses of_b, run.Evaluate(b, prefix));
-  const LossComparison found = Compare(of_a, of_b, options.tolerance);
-  if (options.json)
-    PrintJson(
-        {{"a", ToJson(of_a)},
-         {"b", ToJson(of_b)},
-         {"seq_length", batches.seq_length},
-         {"tolerance", options.tolerance},
-         {"equal", found.equal},
-         {"largest_difference", std::isfinite(found.largest) ? ordered_json(found.largest) : ordered_json()},
-         {"worst_batch", found.worst + 1}});
-  else
-    PrintAsText(of_a, of_b, batches, found, options.tolerance);
-  return found.equal ? kExitDone : kExitCheckFailed;
+  CAIRN_ASSIGN_OR_RETURN(Losses of_a, run.Evaluate(a, prefix));
+  CAIRN_ASSIGN_OR_RETURN(Losses of_b, run.Evaluate(b, prefix));
+  return Compare(std::move(of_a), std::move(of_b), batches.seq_length, options.tolerance);
 }
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-#include "tools/commands/step_tokenizer.h"
+#include "tools/source/step_tokenizer.h"
 
 #include "tools/cli/output.h"
 

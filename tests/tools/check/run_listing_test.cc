@@ -1,4 +1,4 @@
-#include "tools/commands/run_listing.h"
+#include "tools/check/run_listing.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,304 @@
+// The argument decides the check: a member of a store, another system's checkpoint with or without a seal, or
+// native steps one after another. Sizes and times of a native step's files are noted before they are read: a
+// change meanwhile is noticed later. The bytes of another system's checkpoint are verified if its files have
+// checksums.
+
+#include "tools/check/checkpoint_check.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/manifest.h"
+#include "ckpt/model/replace_by_renames.h"
+#include "ckpt/run/deletion.h"
+#include "ckpt/run/run_dir.h"
+#include "ckpt/run/run_health.h"
+#include "convert/foreign/config_model.h"
+#include "convert/formats/megatron/megatron_lm.h"
+#include "convert/verbs/file_sums.h"
+#include "tools/archive/store/restore.h"
+#include "tools/archive/store/source.h"
+#include "tools/archive/store/store.h"
+#include "tools/archive/tar/recall.h"
+#include "tools/archive/tar/tar_pieces.h"
+#include "tools/check/step_check.h"
+#include "tools/check/value_check.h"
+#include "tools/check/verify_record.h"
+#include "tools/cli/progress.h"
+#include "tools/seal/foreign_run.h"
+#include "tools/seal/seal_check.h"
+#include "tools/source/open_ckpt.h"
+
+namespace cairn {
+namespace {
+
+// What to type instead if the directory contains runs of Cairn, as a Trainer's unsealed checkpoint does.
+std::string RunsInside(FileSystem& fs, const std::string& path) {
+  const auto names = fs.List(path);
+  if (!names.ok()) return "";
+  std::vector<std::string> runs;
+  for (const std::string& name : *names) {
+    const auto steps = ListSteps(fs, JoinPath(path, name));
+    if (steps.ok() && !steps->empty()) runs.push_back(JoinPath(path, name));
+  }
+  if (runs.empty()) return "";
+  return fmt::format("; seal it first (cairn seal {}), or verify the runs in it: {}", path,
+                     fmt::join(runs, " "));
+}
+
+// The steps of Cairn at `path`: itself, or all steps or the newest step of a run. Unlike elsewhere, a damaged
+// newest step is not skipped. Errors: NotFound if there is nothing to check.
+Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(FindStep(fs, path).directory));
+  if (!info.is_directory())
+    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
+  if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(LastName(path)))
+    return std::vector{path};
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
+  if (steps.empty()) {
+    const auto names = fs.List(path);
+    const Status why = names.ok() && IsOfCairn(*names) ? OkStatus() : Recognise(fs, path).status();
+    return NotFound("{}{}", why.ok() ? path + ": no committed step here" : why.message(),
+                    RunsInside(fs, path));
+  }
+  if (!all) steps.erase(steps.begin(), steps.end() - 1);
+  std::vector<std::string> directories;
+  for (int64_t step : steps) directories.push_back(FindStep(fs, JoinPath(path, StepDirName(step))).directory);
+  return directories;
+}
+
+// The checkpoints at `path` if another system may have written it: itself, or all steps or the newest step of
+// a run. The run's tracker names the newest step, but a seal is stronger. A directory with steps of Cairn is
+// a run of Cairn, whatever else it contains.
+std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, bool all) {
+  const auto native = ListSteps(fs, path);
+  if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return {path};
+  const std::vector<ForeignStep> steps = ListRunSteps(fs, path);
+  const std::string& newest = steps.back().path;
+  if (!all) return {HasSeal(fs, newest) || !IsForeign(path) || !IsCheckpoint(fs, path) ? newest : path};
+  std::vector<std::string> checkpoints;
+  for (const ForeignStep& step : steps) checkpoints.push_back(step.path);
+  return checkpoints;
+}
+
+std::string NamesOf(const CheckOptions& checks) {
+  std::vector<std::string_view> names;
+  if (checks.structure) names.emplace_back("structure");
+  if (checks.hash) names.emplace_back(checks.sample ? "a sample of the bytes" : "every byte");
+  if (checks.values) names.emplace_back("values");
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Why nobody should resume from a step although its values may be intact.
+std::string WhyUnhealthyAt(FileSystem& fs, const std::string& directory) {
+  const std::filesystem::path step = CanonicalPath(directory);
+  const auto run = ReadRunSteps(fs, step.parent_path().string());
+  for (size_t i = 0; run.ok() && i < run->steps.size(); ++i)
+    if (StepDirName(run->steps[i].step) == step.filename()) return run->steps[i].unhealthy;
+  return {};
+}
+
+class Checker {
+ public:
+  Checker(const CheckpointChecks& asked, const std::function<void(const CheckpointReport&)>& checked)
+      : asked_(asked),
+        checks_{.structure = asked.structure,
+                .hash = asked.hash || asked.sample,
+                .values = asked.values,
+                .sample = asked.sample,
+                .jobs = asked.jobs},
+        checked_(checked) {
+    if (!checks_.structure && !checks_.hash && !checks_.values) checks_.structure = checks_.hash = true;
+  }
+
+  // Errors: those of CheckCheckpoints().
+  Status CheckMember(const MemberName& name, const std::string& argument) {
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
+    if (member.record)
+      for (const std::string& path : FilesOf(name.store.Place(*member.record)))
+        if (IsStub(path)) return NeedsRecall(path);
+    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
+    if (member.form != Form::kFiles) {
+      CheckNative(*view, view->root());
+      return OkStatus();
+    }
+    const bool sealed = HasSeal(*view, view->root());
+    if (sealed) CAIRN_RETURN_IF_ERROR(CheckSealed(*view, view->root()));
+    return sealed && !asked_.values ? OkStatus() : CheckForeign(argument);
+  }
+
+  // A checkpoint of any system, outside of archives. `of_run`: one of several.
+  Status CheckAny(FileSystem& fs, const std::string& path, bool of_run) {
+    if (of_run && !HasSeal(fs, path)) notes_.push_back(path + " has no seal");
+    if (HasSeal(fs, path)) {
+      if (!asked_.values || asked_.structure || asked_.hash) CAIRN_RETURN_IF_ERROR(CheckSealed(fs, path));
+      return asked_.values ? CheckForeign(path) : OkStatus();
+    }
+    if (IsForeign(path) || !asked_.open.format.empty() || !asked_.open.config.empty())
+      return CheckForeign(path);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                           StepsToCheck(fs, IterationSavedByCairn(fs, path), asked_.all));
+    for (const std::string& step : steps) CheckNative(fs, step);
+    return OkStatus();
+  }
+
+ private:
+  void CheckNative(FileSystem& fs, const std::string& directory) {
+    const Result<Manifest> manifest = ReadManifest(fs, directory);
+    std::vector<CheckedFile> files;
+    if (manifest.ok()) files = LookAtFiles(directory, *manifest);
+    const uint64_t bytes = manifest.ok() ? manifest->bytes() * (checks_.hash + checks_.values) : 0;
+    std::optional<Progress> progress(std::in_place, "verifying", bytes, asked_.show_progress);
+    StepReport step = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress->Update(done); });
+    progress.reset();
+    CheckpointReport report{step, directory, NamesOf(checks_)};
+    if (checks_.values) report.unhealthy = WhyUnhealthyAt(fs, directory);
+    if (manifest.ok()) FindUnlisted(fs, *manifest, report);
+    // A check that did not reach the end has not passed.
+    if (!report.trouble.ok())
+      std::erase_if(step.checks, [](const Check& check) { return check.problems == 0; });
+    if (asked_.record && manifest.ok() && !files.empty() && !step.checks.empty())
+      Record(fs, *manifest, files, step.checks, report);
+    Tell(std::move(report));
+  }
+
+  // The step is intact in spite of them, so they do not fail the check; but retention does not delete it.
+  static void FindUnlisted(FileSystem& fs, const Manifest& manifest, CheckpointReport& report) {
+    Result<std::vector<std::string>> found = UnlistedFiles(fs, report.checkpoint, manifest);
+    if (!found.ok() || found->empty()) return;
+    report.notes.push_back(
+        fmt::format("{} contains files that its manifest does not list: {}; retention keeps the step until "
+                    "they are moved away",
+                    report.checkpoint, ShortList(*found)));
+    report.unlisted = *std::move(found);
+  }
+
+  // If this user may not write into the directory, that is a note: the check was made all the same.
+  void Record(FileSystem& fs, const Manifest& manifest, const std::vector<CheckedFile>& files,
+              const std::vector<Check>& checks, CheckpointReport& report) {
+    const auto record = RecordChecks(fs, report.checkpoint, manifest, files, checks);
+    if (!record.ok()) {
+      if (!std::exchange(noted_, true))
+        report.notes.push_back("the result is not recorded for cairn ls: " + record.status().message());
+      return;
+    }
+    // A check that passed today may be weaker than one that failed before.
+    const bool passed = std::ranges::all_of(checks, [](const Check& check) { return check.problems == 0; });
+    const Standing standing = StandingOf(*record, LookAtFiles(report.checkpoint, manifest));
+    if (passed && standing.trust == Trust::kDamaged)
+      report.notes.push_back(
+          fmt::format("{} still counts as damaged: {}; only an equally strong check can settle that",
+                      report.checkpoint, standing.why));
+  }
+
+  // Another system's checkpoint with a seal: every byte is the one that was sealed.
+  Status CheckSealed(FileSystem& fs, const std::string& directory) {
+    CAIRN_RETURN_IF_ERROR(RefuseSample(directory));
+    const Result<Seal> seal = ReadSeal(fs, directory);
+    if (!seal.ok()) return TellBroken(directory, JoinPath(directory, kSealName), seal.status(), "the seal");
+    std::optional<Progress> progress;
+    const SealReport sealed =
+        CheckSeal(fs, directory, *seal, checks_.hash ? SealDepth::kAll : SealDepth::kTouched, asked_.jobs,
+                  [&](uint64_t done, uint64_t bytes) {
+                    if (!progress) progress.emplace("verifying", bytes, asked_.show_progress);
+                    progress->Update(done);
+                  });
+    progress.reset();
+    CheckpointReport report{sealed, directory,
+                            checks_.hash
+                                ? "every byte against the seal"
+                                : "names and sizes against the seal, bytes of files of another time"};
+    for (const std::string& path : sealed.touched)
+      report.notes.push_back(path + " has another time than when it was sealed");
+    for (const std::string& problem : seal->problems)
+      report.notes.push_back("sealed in spite of this: " + problem);
+    Tell(std::move(report));
+    return OkStatus();
+  }
+
+  // Another system's checkpoint: its structure is good if it opens. Bytes are verified against the checksums
+  // in its files, if any.
+  Status CheckForeign(const std::string& path) {
+    CAIRN_RETURN_IF_ERROR(RefuseSample(path));
+    const Result<OpenedSource> opened = OpenAnyCkpt(path, asked_.open);
+    if (!opened.ok()) return TellBroken(path, path, opened.status(), "structure");
+    FileSystem& fs = opened->fs();
+    CheckpointSource& source = opened->source();
+    FileSums sums;
+    if (checks_.hash && opened->foreign) {
+      Result<FileSums> read = FindFileSums(fs, source.directory(), source.catalog().files);
+      if (!read.ok()) return TellBroken(path, path, read.status(), "structure");
+      sums = *std::move(read);
+    }
+    if (asked_.hash && sums.empty())
+      return NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all",
+                          path);
+    // Without a choice both, as far as possible.
+    const bool values = asked_.values || !asked_.hash;
+    const uint64_t bytes = sums.bytes + (values ? source.catalog().bytes() : 0);
+    std::optional<Progress> progress(std::in_place, "verifying", bytes, asked_.show_progress);
+    VerifyReport found =
+        CheckFileSums(fs, source.directory(), sums, [&](uint64_t done) { progress->Update(done); });
+    if (!sums.empty()) opened->foreign->SkipSums();  // they were all checked
+    if (values) {
+      VerifyReport of_values = CheckValues(source, checks_.max_memory,
+                                           [&](uint64_t done) { progress->Update(sums.bytes + done); });
+      found.bytes_checked += of_values.bytes_checked;
+      found.Join(std::move(of_values));
+    }
+    progress.reset();
+    Tell({std::move(found), path,
+          fmt::format("structure{}{}", sums.empty() ? "" : ", every byte by its checksum",
+                      values ? ", values" : "")});
+    return OkStatus();
+  }
+
+  Status RefuseSample(const std::string& path) const {
+    if (!checks_.sample) return OkStatus();
+    return NotSupported("{}: --sample is for steps of Cairn; --hash checks all bytes", path);
+  }
+
+  // A checkpoint whose `file` is so wrong that nothing else can be checked: a problem to report, not an
+  // error. Any other error is returned.
+  Status TellBroken(const std::string& checkpoint, const std::string& file, const Status& why,
+                    const std::string& what) {
+    const bool broken = why.kind() == StatusKind::kCorrupt ||
+                        (why.kind() == StatusKind::kNotFound && FileSystem::Posix().Stat(checkpoint).ok());
+    if (!broken) return why;
+    Tell({{.problems = {{file, 0, "", why.message()}}}, checkpoint, what});
+    return OkStatus();
+  }
+
+  void Tell(CheckpointReport report) {
+    report.notes.insert(report.notes.begin(), notes_.begin(), notes_.end());
+    notes_.clear();
+    checked_(report);
+  }
+
+  const CheckpointChecks& asked_;
+  CheckOptions checks_;
+  const std::function<void(const CheckpointReport&)>& checked_;
+  std::vector<std::string> notes_;  // for the next report
+  bool noted_ = false;              // that nothing can be recorded
+};
+
+}  // namespace
+
+Status CheckCheckpoints(const std::string& argument, const CheckpointChecks& checks,
+                        const std::function<void(const CheckpointReport&)>& checked) {
+  FileSystem& fs = FileSystem::Posix();
+  Checker checker(checks, checked);
+  const MemberName name = SplitMemberName(fs, argument);
+  if (!name.selector.empty()) return checker.CheckMember(name, argument);
+  CAIRN_ASSIGN_OR_RETURN(const std::string checkpoint, StepPath(fs, argument));
+  for (const std::string& path : CheckpointsAt(fs, checkpoint, checks.all))
+    CAIRN_RETURN_IF_ERROR(checker.CheckAny(fs, path, checks.all && path != checkpoint));
+  return OkStatus();
+}
+
+}  // namespace cairn
