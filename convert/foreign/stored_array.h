@@ -22,8 +22,8 @@ struct StoredArray {
   Dims shape = {};                         // as the file has it
   std::vector<StoredExtent> extents = {};  // in order, without overlaps
   bool transposed = false;                 // the file has the last two axes of the tensor swapped
-  // The file's name of a type that Cairn does not support; empty for others. The dtype is then kU8, and extents
-  // count bytes.
+  // The file's name of a type that Cairn does not support; empty for others. The dtype is then kU8, and
+  // extents count bytes.
   std::string unknown_type = {};
 
   Dims tensor_shape() const { return transposed ? LastTwoSwapped(shape) : shape; }

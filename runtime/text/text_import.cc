@@ -20,7 +20,7 @@ namespace {
 
 Status CheckRequest(const DatasetRequest& request) {
   if (request.vocab_file.empty() != request.merge_file.empty())
-    return InvalidArgument("--vocab-file and --merge-file belong together");
+    return InvalidArgument("--vocab-file and --merge-file must be given together");
   if (request.train_sentencepiece + !request.tokenizer.empty() + !request.vocab_file.empty() != 1)
     return InvalidArgument(
         "give one of --tokenizer TOKENIZER, --vocab-file with --merge-file, and --train-sentencepiece with "

@@ -56,7 +56,7 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(FindStep(fs, path).directory));
   if (!info.is_directory())
-    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
+    return NotSupported("{} is a file; give a step directory or a run directory", path);
   if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(LastName(path)))
     return std::vector{path};
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));

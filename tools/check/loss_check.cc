@@ -1,7 +1,7 @@
 // The tokens become an indexed dataset unless they are one already. cairn-train, which takes the model from
 // the step, evaluates each checkpoint on it and writes each batch's loss to a file. A checkpoint that
 // cairn-train cannot open (another system's files, a member of an archive) first becomes a temporary step of
-// weights alone; only one such step exists at a time.
+// only weights; only one such step exists at a time.
 
 #include "tools/check/loss_check.h"
 
@@ -127,7 +127,7 @@ class LossRun {
   }
 
  private:
-  // Weights alone, each as it is stored.
+  // Only weights, each as it is stored.
   Result<std::string> MakeStep(const OpenedSource& opened, const std::string& run_dir) const {
     const StripOptions strip{.dtype = std::nullopt,
                              .format = FindSystem("native"),

@@ -64,7 +64,7 @@ struct LossComparison {
   bool equal = true;   // within the tolerance
 };
 
-// A loss that is not finite says nothing about the weights: it equals no other. Pure.
+// A loss that is not finite shows nothing about the weights: it equals no other. Pure.
 LossComparison Compare(Losses a, Losses b, int64_t seq_length, double tolerance);
 
 // Evaluates both checkpoints. Errors: those of the checkpoints, the data and the trainer.

@@ -111,7 +111,7 @@ Result<int> RunDoctor(const DoctorOptions& options) {
 void AddDoctorCommand(CLI::App& app, Verb& verb) {
   const auto [doctor, options] = AddVerb(
       app, verb, "doctor",
-      "say what this host and a directory offer to saves, what they lack, and what to change", RunDoctor);
+      "report what this host and a directory offer to saves, what they lack, and what to change", RunDoctor);
   doctor->add_option("DIR", options->directory,
                      "where a training or an archive will write; default: the current directory");
   doctor->add_flag("--json", options->json, "print facts as JSON");
@@ -121,11 +121,10 @@ void AddDoctorCommand(CLI::App& app, Verb& verb) {
       "them. Under srun, mpirun or torchrun --no-python each rank looks; rank 0 prints its facts, and a "
       "line\n"
       "for each host that differs.\n\n" +
-      HelpFooter(
-          "srun --mpi=pmix -N4 cairn doctor /scratch/me",
-          "something would lose data: DIR cannot be written, fsync fails, other bytes are read than were "
-          "written, renames do not replace, locks do not exclude, or the clock is an hour off",
-          "looks again"));
+      HelpFooter("srun --mpi=pmix -N4 cairn doctor /scratch/me",
+                 "something would lose data: DIR cannot be written, fsync fails, bytes read differ from "
+                 "those written, renames do not replace, locks do not exclude, or the clock is an hour off",
+                 "checks again"));
 }
 
 }  // namespace cairn

@@ -45,7 +45,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
       "share\n"
       "the work; all must see DST.\n\n" +
       HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2", "",
-                 "begins again, or continues with --resume"));
+                 "starts again, or continues with --resume"));
 }
 
 }  // namespace cairn

@@ -215,7 +215,7 @@ class Mapper {
           "weights without it",
           ShortList(unknown_states_));
     if (!doubles_.empty())
-      return InvalidArgument("{} tensors of the model are there twice: {}{}", doubles_.size(),
+      return InvalidArgument("{} tensors of the model occur twice: {}{}", doubles_.size(),
                              ShortList(doubles_), training_ ? "; --allow GLOB leaves one of each out" : "");
     return OkStatus();
   }
@@ -254,7 +254,7 @@ class Mapper {
                     ShortList(missing));
   }
 
-  // LlamaModel, LlamaForSequenceClassification: all other tensors of the family's model are there.
+  // LlamaModel, LlamaForSequenceClassification: all other tensors of the family's model exist.
   bool IsOfAnotherHead() const {
     const nlohmann::json classes =
         KeptOfHuggingFace(config_.model, "config").value("architectures", nlohmann::json());
@@ -382,8 +382,8 @@ Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, con
   if (!distance) return OkStatus();
   const auto& tensors = source.catalog().tensors;
   return Corrupt(
-      "{} differs from {}, though {} ties them; set tie_word_embeddings to false there, or leave it out with "
-      "--allow '{}'",
+      "{} differs from {}, though {} ties them; set tie_word_embeddings to false in that file, or leave the "
+      "copy out with --allow '{}'",
       tensors[copy].spec.name, tensors[original].spec.name, config, tensors[copy].spec.name);
 }
 

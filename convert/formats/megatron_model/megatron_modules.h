@@ -20,7 +20,7 @@
 namespace cairn {
 
 struct MegatronModule {
-  std::string_view name;  // of Megatron-LM and Megatron-DeepSpeed
+  std::string_view name;                    // of Megatron-LM and Megatron-DeepSpeed
   std::vector<std::string_view> canonical;  // one; query, key and value; or gate and up, or only up
   // The place in which Transformer Engine's layers register it; -1: Megatron-Core does not have it.
   int core_order = -1;

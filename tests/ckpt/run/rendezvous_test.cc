@@ -46,7 +46,7 @@ RankTeam RankOf(int rank, int size, std::chrono::seconds patience = std::chrono:
 }
 
 // A launch may have the name of a killed one: a requeued job, mpirun in a new container.
-TEST(RendezvousTest, TheRoomThatAKilledLaunchOfTheSameNameLeftIsNotEntered) {
+TEST(RendezvousTest, DoesNotJoinTheRoomOfAKilledLaunchOfTheSameName) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const Status& met : Meet(dir.path(), {RankOf(0, 3), RankOf(1, 3), RankOf(2, 3)}))
     EXPECT_TRUE(met.ok()) << met.message();
@@ -78,7 +78,7 @@ TEST(RendezvousTest, ALateRankIsNamedWithItsHost) {
                         dir.path(), HostName(), HostName()));
 }
 
-TEST(RendezvousTest, ARankOfAnotherLaunchNeitherCountsNorEnters) {
+TEST(RendezvousTest, ARankOfAnotherLaunchCannotJoin) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::chrono::seconds soon(1);
   RankTeam stranger = RankOf(2, 3, soon);
@@ -103,7 +103,7 @@ class WatchedByPeer final : public UnsyncedFileSystem {
   std::function<void()> look_;
 };
 
-TEST(RendezvousTest, APeerSeesMessagesWhole) {
+TEST(RendezvousTest, APeerReadsOnlyCompleteMessages) {
   const TempDir dir(TempDir::Place::kMemory);
   const RankTeam lead{.rank = 0, .size = 2, .launch = "test", .once = true},
       other{.rank = 1, .size = 2, .launch = "test", .once = true};
@@ -125,7 +125,7 @@ TEST(RendezvousTest, APeerSeesMessagesWhole) {
 }
 
 // Those that hear of it have lost the same rank.
-TEST(RendezvousTest, ARankThatLostAPeerSaysSo) {
+TEST(RendezvousTest, ARankThatLostAPeerReportsIt) {
   const TempDir dir(TempDir::Place::kMemory);
   Rendezvous(Disk(), dir.path(), RankOf(1, 3)).Fail(Aborted("rank 0 did not commit"));
   EXPECT_EQ(Rendezvous(Disk(), dir.path(), RankOf(2, 3)).Check().kind(), StatusKind::kAborted);
@@ -140,7 +140,7 @@ class FullDisk final : public UnsyncedFileSystem {
   }
 };
 
-TEST(RendezvousTest, ARankThatCannotWriteWhyItFailedIsNamed) {
+TEST(RendezvousTest, NamesARankThatCannotWriteItsReason) {
   const TempDir dir(TempDir::Place::kMemory);
   FullDisk full;
   Rendezvous(full, dir.path(), RankOf(1, 2)).Fail(NoSpace("full"));
@@ -161,7 +161,7 @@ TEST(RendezvousTest, RankZeroGetsTheBlobsByRank) {
   EXPECT_EQ(*blobs, (std::vector<std::string>{"own", "of 1", "of 2"}));
 }
 
-TEST(RendezvousTest, ARankThatIsAloneWritesNoFile) {
+TEST(RendezvousTest, ASingleRankWritesNoFile) {
   const TempDir dir(TempDir::Place::kMemory);
   const Rendezvous rendezvous(Disk(), dir.path(), {});
   EXPECT_TRUE(rendezvous.Begin().ok() && rendezvous.Check().ok());
@@ -197,7 +197,7 @@ TEST(RendezvousTest, AHostThatRemembersMissingNamesMeetsTheOthers) {
 }
 
 // The directory is gone from one listing and the step comes only in a later one.
-TEST(RendezvousTest, AStepThatIsSeenLateIsNoFailure) {
+TEST(RendezvousTest, ALateViewOfTheStepIsNotAFailure) {
   const TempDir dir(TempDir::Place::kMemory);
   const RankTeam team = RankOf(1, 2, std::chrono::seconds(30));
   int looks = 0;

@@ -153,7 +153,7 @@ void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
   seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
 }
 
-// The form whose success removes the source comes last.
+// The form after which the source is removed comes last.
 ShareResult PolicyRun::StoreEntry(TeamStore& team, const PlanEntry& entry) {
   ShareResult share;
   const bool goes = entry.delete_source, by_weights = goes && !entry.keeps_full;

@@ -323,7 +323,7 @@ Result<ProvenCopy> ProveAndRecord(const Store& store, const ArchiveRecord& recor
   return proof;
 }
 
-// Writes the tar, proves it, and writes the files beside it. After a failure none of them stays.
+// Writes the tar, proves it, and writes the files beside it. After a failure none of them is left.
 Result<ProvenCopy> StoreMember(const Store& store, const MemberFiles& source, ArchiveRecord record,
                                uint64_t bytes, const ByteProgress& progress, const StoreOptions& options) {
   record.claims = options.claims;
