@@ -1,8 +1,8 @@
 // The bubble of each schedule, measured: `mpi_run P pipeline_bubble` trains a model whose layers sleep, on P
 // stages, and prints each stage's idle time as a share of its busy time, next to the
 // formula. Sleeping ranks need no cores, so any machine will do. Run by hand; docs/performance.md.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <chrono>
 #include <thread>

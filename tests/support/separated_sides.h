@@ -2,8 +2,8 @@
 // depends on the side that runs. An access from the wrong side raises SIGSEGV.
 #pragma once
 
+#include <ATen/ATen.h>
 #include <sys/mman.h>
-#include <torch/torch.h>
 
 #include <map>
 #include <mutex>
