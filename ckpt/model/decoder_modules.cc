@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <utility>
 
 #include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
 namespace {
-
-constexpr uint64_t kMaxLayers = 1 << 16;
 
 uint64_t Bit(const CanonicalModule& module) { return uint64_t{1} << (&module - CanonicalModules().data()); }
 
@@ -20,7 +19,7 @@ std::optional<uint64_t> TakeLayer(std::string_view& name) {
   uint64_t layer = 0;
   const char* const last = name.data() + name.size();
   const auto [end, error] = std::from_chars(name.data() + kLayers.size(), last, layer);
-  if (error != std::errc() || layer >= kMaxLayers || end == last || *end != '.') return std::nullopt;
+  if (error != std::errc() || std::cmp_greater_equal(layer, kMaxLayers) || end == last || *end != '.') return std::nullopt;
   name = {end + 1, last};
   return layer;
 }

@@ -11,7 +11,6 @@
 namespace cairn {
 namespace {
 
-constexpr int64_t kMaxLayers = 1 << 16;
 constexpr int64_t kMaxHeadBoxes = 1 << 24;  // layers times heads
 
 double ParamsOf(const ModuleSet& modules, const ModelShape& shape, bool matrices_only = false) {

@@ -51,7 +51,8 @@ struct ModelShape {
   double TotalParams() const;
 };
 
-inline constexpr int64_t kMaxModelSize = int64_t{1} << 31;  // limit of every size; larger ones are refused
+// Models with more are refused: of every size, and of layers.
+inline constexpr int64_t kMaxModelSize = int64_t{1} << 31, kMaxLayers = 1 << 16;
 
 // The sizes in a manifest's `model`; those that may be left out follow from the others. `positions` stays 0
 // if `model` does not state it. Errors: InvalidArgument naming a missing, ill-typed or absurd field.
