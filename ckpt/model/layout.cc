@@ -1,8 +1,7 @@
 #include "ckpt/model/layout.h"
 
-#include <charconv>
-
 #include "ckpt/base/digest.h"
+#include "ckpt/base/parse_number.h"
 
 namespace cairn {
 namespace {
@@ -26,11 +25,8 @@ std::string StepDirName(int64_t step) { return fmt::format("{}{:08}", kStepPrefi
 
 std::optional<int64_t> ParseStepDirName(std::string_view name) {
   if (!name.starts_with(kStepPrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kStepPrefix.size());
-  int64_t step = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
-  return StepDirName(step) == name ? std::optional(step) : std::nullopt;
+  const auto step = ParseNumber<int64_t>(name.substr(kStepPrefix.size()), 0);
+  return step && StepDirName(*step) == name ? step : std::nullopt;
 }
 
 std::string PartialDirName(int64_t step, std::string_view nonce) { return Marked(step, "partial", nonce); }

@@ -7,11 +7,11 @@
 #include "ckpt/step/parity_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <map>
 #include <optional>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/io/write_ring.h"
 #include "ckpt/model/layout.h"
 
@@ -154,26 +154,17 @@ Result<std::vector<Digest>> WriteBlocks(FileSystem& fs, File& file, Rebuilder& r
   return digests;
 }
 
-// Takes a number off the start of `text`; -1 if there is none.
-int TakeNumber(std::string_view& text) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return -1;
-  text.remove_prefix(end - text.data());
-  return value;
-}
-
 }  // namespace
 
 Result<Redundancy> ParseRedundancy(std::string_view text) {
   if (text.empty()) return Redundancy{};
   const bool is_xor = text.starts_with("xor:"), is_rs = text.starts_with("rs:");
   std::string_view rest = text.substr(std::min(text.size(), text.find(':') + 1));
-  const int group = TakeNumber(rest);
+  const int group = TakeNumber<int>(rest).value_or(-1);
   int parity = is_xor ? 1 : -1;
   if (is_rs && rest.starts_with(',')) {
     rest.remove_prefix(1);
-    parity = TakeNumber(rest);
+    parity = TakeNumber<int>(rest).value_or(-1);
   }
   if (!(is_xor || is_rs) || group < 0 || parity < 0 || !rest.empty())
     return InvalidArgument("redundancy '{}' must be xor:K or rs:K,M", text);

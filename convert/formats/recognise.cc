@@ -5,11 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/glob.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/short_list.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/hugging_face/weight_files.h"
@@ -151,12 +151,10 @@ std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
 std::optional<int64_t> StepSaidIn(std::string_view name) {
   constexpr std::string_view kSaid = "step=";
   const size_t at = name.find(kSaid);
-  int64_t step = -1;
-  if (at == name.npos ||
-      std::from_chars(name.data() + at + kSaid.size(), name.data() + name.size(), step).ec != std::errc() ||
-      step < 0)
-    return std::nullopt;
-  return step;
+  if (at == name.npos) return std::nullopt;
+  name.remove_prefix(at + kSaid.size());
+  const auto step = TakeNumber<int64_t>(name);
+  return step >= 0 ? step : std::nullopt;
 }
 
 // "; cairn inspect CKPT --from dcp reads ...", if the format that `system` is a special form of can read what

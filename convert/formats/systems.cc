@@ -1,8 +1,8 @@
 #include "convert/formats/systems.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "ckpt/base/parse_number.h"
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/deepspeed/deepspeed.h"
@@ -143,10 +143,8 @@ std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const
   for (const System& system : systems)
     for (const std::string_view prefix : system.steps.prefixes) {
       if (!name.starts_with(prefix)) continue;
-      const std::string_view digits = name.substr(prefix.size());
-      NamedStep named{&system, -1};
-      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), named.step);
-      if (error == std::errc() && end == digits.data() + digits.size() && named.step >= 0) return named;
+      if (const auto step = ParseNumber<int64_t>(name.substr(prefix.size()), 0))
+        return NamedStep{&system, *step};
     }
   return std::nullopt;
 }

@@ -6,7 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+
+#include "ckpt/base/parse_number.h"
 
 namespace cairn {
 namespace {
@@ -38,10 +39,8 @@ constexpr FlagAlias kAliases[] = {
 
 // Flags whose values must be translated.
 std::string SecondsOf(std::string_view minutes) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(minutes.data(), minutes.data() + minutes.size(), value);
-  const bool number = error == std::errc() && end == minutes.data() + minutes.size();
-  return number ? fmt::format("{}", value * 60) : std::string(minutes);  // refused later, by its name
+  const auto value = ParseNumber<double>(minutes);
+  return value ? fmt::format("{}", *value * 60) : std::string(minutes);  // refused later, by its name
 }
 
 std::string OffloadOf(std::string_view device) {

@@ -1,8 +1,8 @@
 // Checks of a configuration before any data is read or any rank waits for another.
 #include <cctype>
-#include <charconv>
 #include <ranges>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/step/parity_file.h"
 #include "runtime/config/deepspeed_config.h"
 #include "runtime/config/model_spec.h"
@@ -279,12 +279,10 @@ Status CheckLengths(const TrainConfig& c) {
 
 Result<int64_t> TrainConfig::SaveSteps() const {
   if (save_interval == "auto") return -1;
-  int64_t steps = -1;
-  const char* end = save_interval.data() + save_interval.size();
-  const auto [stop, error] = std::from_chars(save_interval.data(), end, steps);
-  if (error != std::errc() || stop != end || steps < 0)
+  const auto steps = ParseNumber<int64_t>(save_interval, 0);
+  if (!steps)
     return InvalidArgument("--save-interval is '{}'; it must be a number of steps, or auto", save_interval);
-  return steps;
+  return *steps;
 }
 
 Result<Topology> Validate(TrainConfig& c, int world) {

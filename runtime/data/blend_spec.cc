@@ -1,7 +1,8 @@
 #include "runtime/data/blend_spec.h"
 
-#include <charconv>
 #include <cmath>
+
+#include "ckpt/base/parse_number.h"
 
 namespace cairn {
 namespace {
@@ -25,10 +26,8 @@ std::vector<std::string_view> WordsOf(std::string_view text) {
 }
 
 std::optional<double> NumberIn(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
+  const auto value = ParseNumber<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 Result<SplitPart> ParseSplitPart(std::string_view text) {

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/verbs/strip.h"
 #include "runtime/data/hash.h"
@@ -174,13 +175,10 @@ class LossRun {
 Result<LossBatches> ParseLossBatches(const std::string& text) {
   LossBatches batches{.source = text};
   const size_t colon = text.rfind(':');
-  if (colon != std::string::npos) {
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, batches.count);
-    if (error == std::errc() && stop == end) batches.source = text.substr(0, colon);
-    if (batches.source != text && batches.count < 1)
-      return InvalidArgument("--loss {}: the number of batches must be at least 1", text);
-    if (batches.source == text) batches.count = kDefaultBatches;  // a colon of the name
+  const std::string_view end = colon == text.npos ? "" : std::string_view(text).substr(colon + 1);
+  if (const auto count = ParseNumber<int64_t>(end)) {  // otherwise it is a colon of the name
+    if (*count < 1) return InvalidArgument("--loss {}: the number of batches must be at least 1", text);
+    batches = {.source = text.substr(0, colon), .count = *count};
   }
   if (batches.source.empty())
     return InvalidArgument("--loss {}: write PREFIX, FILE.txt or mock, with :N for N batches", text);

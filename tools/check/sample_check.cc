@@ -6,11 +6,11 @@
 #include "tools/check/sample_check.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <random>
 #include <tuple>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 
@@ -57,13 +57,12 @@ void AddRange(std::vector<CheckedRange>& ranges, CheckedRange range) {
 }  // namespace
 
 Result<SampleSize> ParseSampleSize(std::string_view text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, text.data() + text.size() - end);
+  std::string_view unit = text;
+  const double number = TakeNumber<double>(unit).value_or(0);
   const auto bad = [&] {
     return InvalidArgument("'{}' is not a sample; write for example 5% or 200GB", text);
   };
-  if (error != std::errc() || !(number > 0)) return bad();
+  if (!(number > 0)) return bad();
   if (unit == "%") return number <= 100 ? Result<SampleSize>(SampleSize{.fraction = number / 100}) : bad();
   constexpr std::pair<std::string_view, double> kUnits[] = {
       {"", 1},      {"B", 1},         {"kB", 1e3},      {"MB", 1e6},      {"GB", 1e9},

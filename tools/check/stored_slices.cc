@@ -7,20 +7,19 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "ckpt/base/parse_number.h"
 
 namespace cairn {
 namespace {
 
 // The number after the last `prefix` in the name, and where it ends.
-std::optional<std::pair<int, size_t>> NumberBehind(const std::string& name, std::string_view prefix) {
+std::optional<std::pair<int, size_t>> NumberBehind(std::string_view name, std::string_view prefix) {
   const size_t at = name.rfind(prefix);
-  if (at == std::string::npos) return std::nullopt;
-  int number = 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + at + prefix.size(), end, number);
-  if (error != std::errc() || number < 0) return std::nullopt;
-  return std::pair(number, static_cast<size_t>(stop - name.data()));
+  if (at == name.npos) return std::nullopt;
+  std::string_view rest = name.substr(at + prefix.size());
+  const int number = TakeNumber<int>(rest).value_or(-1);
+  if (number < 0) return std::nullopt;
+  return std::pair(number, name.size() - rest.size());
 }
 
 // First and last element of a box of an array, in its row-major order.

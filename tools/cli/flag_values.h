@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <string>
+
+#include "ckpt/base/parse_number.h"
 
 namespace cairn {
 
@@ -19,9 +20,7 @@ inline CLI::Option* AddSize(CLI::App& verb, const std::string& name, uint64_t& t
                             const std::string& description, uint64_t least = 1) {
   // After the transformation the text is a number of bytes.
   const auto is_enough = [least](const std::string& bytes) {
-    uint64_t value = 0;
-    std::from_chars(bytes.data(), bytes.data() + bytes.size(), value);
-    if (value >= least) return std::string();
+    if (ParseNumber<uint64_t>(bytes, least)) return std::string();
     return least >= (1 << 20)
                ? fmt::format("{} bytes are too few; at least {}MiB are needed", bytes, least >> 20)
                : fmt::format("{} bytes are too few", bytes);
@@ -44,11 +43,9 @@ inline CLI::Option* AddTolerance(CLI::App& verb, const std::string& name, double
   return verb.add_option(name, target, description)
       ->check(CLI::Validator(
           [](std::string& input) {
-            double value = 0;
-            const auto read = std::from_chars(input.data(), input.data() + input.size(), value);
-            const bool good = read.ec == std::errc() && read.ptr == input.data() + input.size() &&
-                              std::isfinite(value) && value >= 0;
-            return good ? std::string() : fmt::format("{} is not a finite number of at least 0", input);
+            const auto value = ParseNumber<double>(input, 0);
+            return value && std::isfinite(*value) ? std::string()
+                                                  : fmt::format("{} is not a finite number of at least 0", input);
           },
           ""))
       ->option_text(text);

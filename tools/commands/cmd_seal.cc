@@ -27,16 +27,12 @@ using nlohmann::ordered_json;
 struct SealVerbOptions {
   std::vector<std::string> directories;
   std::string publish;  // the final name of the one directory; empty: it stays where it is
-  OpenOptions open;
+  SealOptions seal;
   bool newest = false;
   bool watch = false;
   bool hash = false;
   bool again = false;
-  bool anyway = false;
-  bool dry_run = false;
   bool json = false;
-  int jobs = 2;
-  int64_t settle_seconds = 5;
   int64_t interval_seconds = 10;
 };
 
@@ -72,13 +68,10 @@ class SealVerb {
 
  private:
   SealOptions OptionsFor(bool strict) const {
-    return {.open = options_.open,
-            .jobs = options_.jobs,
-            .quiet_seconds = options_.settle_seconds,
-            .strict = strict,
-            .anyway = options_.anyway,
-            .dry_run = options_.dry_run,
-            .stop = &seal_stop};
+    SealOptions options = options_.seal;
+    options.strict = strict;
+    options.stop = &seal_stop;
+    return options;
   }
 
   Status SealAll(const std::string& directory) {
@@ -97,7 +90,7 @@ class SealVerb {
       return InvalidArgument("{}: a run; --publish takes one step", from);
     const auto named = ParseForeignStep(LastName(to));
     CAIRN_RETURN_IF_ERROR(SealOne({from, named ? named->step : steps[0].step}, false));
-    if (code_ != kExitDone || options_.dry_run) return OkStatus();
+    if (code_ != kExitDone || options_.seal.dry_run) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const bool replaced, PublishDirectory(fs_, from, to));
     if (options_.json)
       list_.back()["published"] = to;
@@ -133,7 +126,7 @@ class SealVerb {
     ordered_json fact = {{"checkpoint", step.path}, {"state", "sealed already"}};
     SealReport report;
     if (seal.ok())
-      report = CheckSeal(fs_, step.path, *seal, SealDepth::kTouched, options_.jobs);
+      report = CheckSeal(fs_, step.path, *seal, SealDepth::kTouched, options_.seal.jobs);
     else
       report.Add(seal.status(), step.path);
     if (!report.problems.empty()) {
@@ -167,9 +160,9 @@ class SealVerb {
                                  Counted(result.problems.size(), "problem")));
         break;
       case SealOutcome::kSealed:
-        PrintLine("{}: {}, {}, {}{}", step.path, options_.dry_run ? "would be sealed" : "sealed",
+        PrintLine("{}: {}, {}, {}{}", step.path, options_.seal.dry_run ? "would be sealed" : "sealed",
                   Counted(result.seal.files.size(), "file"), HumanBytes(result.seal.bytes()),
-                  options_.dry_run ? "" : fmt::format(", {}", HumanSeconds(seconds)));
+                  options_.seal.dry_run ? "" : fmt::format(", {}", HumanSeconds(seconds)));
         for (const std::string& line : result.seal.whole) PrintLine("  {}", line);
         for (const std::string& line : result.seal.untold) PrintLine("  not checked: {}", line);
     }
@@ -191,7 +184,7 @@ class SealVerb {
     if (step.step) fact["step"] = *step.step;
     fact["state"] = result.outcome == SealOutcome::kUnfinished ? "unfinished"
                     : result.outcome == SealOutcome::kProblems ? "not sealed"
-                    : options_.dry_run                         ? "would be sealed"
+                    : options_.seal.dry_run                    ? "would be sealed"
                                                                : "sealed";
     if (!result.unfinished.empty()) fact["why"] = result.unfinished;
     fact["problems"] = cairn::ToJson(result.problems);
@@ -208,7 +201,8 @@ class SealVerb {
   Result<int> Newest() {
     const SealDepth depth = options_.hash ? SealDepth::kAll : SealDepth::kTouched;
     const std::string& run = options_.directories.front();
-    CAIRN_ASSIGN_OR_RETURN(const auto step, NewestWholeStep(fs_, run, depth, options_.jobs, PrintProblem));
+    CAIRN_ASSIGN_OR_RETURN(const auto step,
+                           NewestWholeStep(fs_, run, depth, options_.seal.jobs, PrintProblem));
     if (!step) PrintProblem(run + ": no sealed step that is whole");
     if (options_.json) {
       ordered_json fact = nullptr;
@@ -235,7 +229,7 @@ Result<int> RunSeal(const SealVerbOptions& options) {
     return InvalidArgument("--hash is for --newest: a seal reads every byte by itself");
   if (!options.publish.empty() && (options.newest || options.watch || options.directories.size() != 1))
     return InvalidArgument("--publish takes one step, without --newest and --watch");
-  if ((options.newest || options.watch) && (options.dry_run || options.again))
+  if ((options.newest || options.watch) && (options.seal.dry_run || options.again))
     return InvalidArgument("--dry-run and --again are for directories that are sealed now");
   return SealVerb(options).Run();
 }
@@ -259,7 +253,7 @@ void AddSealCommand(CLI::App& app, Verb& verb) {
       ->check(CLI::Range(1, 86400))
       ->capture_default_str()
       ->option_text("SECONDS");
-  seal->add_option("--settle", options->settle_seconds,
+  seal->add_option("--settle", options->seal.quiet_seconds,
                    "seconds for which no file may have been written; a file that is younger is waited for")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str()
@@ -269,14 +263,15 @@ void AddSealCommand(CLI::App& app, Verb& verb) {
           "then rename the one step DIR to TO; a TO that is there changes places with it, so that TO "
           "is whole at any time")
       ->option_text("TO");
-  AddSourceFlags(*seal, options->open);
+  AddSourceFlags(*seal, options->seal.open);
   seal->add_flag("--again", options->again, "seal a sealed directory as it is now");
-  seal->add_flag("--anyway", options->anyway, "seal in spite of problems; the seal lists them");
-  seal->add_option("--jobs", options->jobs, "files to read at the same time")
+  seal->add_flag("--anyway", options->seal.anyway, "seal in spite of problems; the seal lists them");
+  seal->add_option("--jobs", options->seal.jobs, "files to read at the same time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str()
       ->option_text("N");
-  seal->add_flag("--dry-run", options->dry_run, "check that all files exist; read no tensor, write nothing");
+  seal->add_flag("--dry-run", options->seal.dry_run,
+                 "check that all files exist; read no tensor, write nothing");
   seal->add_flag("--json", options->json, "print facts as JSON; with --watch one object a line");
   seal->footer(
       "Reads every file once and writes DIR/.cairn-seal.json last; no other program looks at that file. Of "

@@ -3,12 +3,12 @@
 // mpirun is started and supervised (supervise.h), and the arguments are checked here first: each rank would
 // find the same mistake, after all of them have started.
 
-#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 
+#include "ckpt/base/parse_number.h"
 #include "runtime/config/mpirun_args.h"
 #include "runtime/config/named_tokenizer.h"
 #include "tools/cli/exit_code.h"
@@ -28,11 +28,8 @@ constexpr const char* kSummary =
     "torchrun";
 
 Result<int> ParseRanks(std::string_view text) {
-  int ranks = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-  if (error != std::errc() || end != text.data() + text.size() || ranks < 1)
-    return InvalidArgument("{} takes a number of ranks, not '{}'", kRanksFlag, text);
-  return ranks;
+  if (const auto ranks = ParseNumber<int>(text, 1)) return *ranks;
+  return InvalidArgument("{} takes a number of ranks, not '{}'", kRanksFlag, text);
 }
 
 // Takes --nproc-per-node N (or =N) out of `arguments`; nothing if it is missing.

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <sstream>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/unique_fd.h"
 #include "tools/archive/policy/purge_clock.h"
 #include "tools/cli/progress.h"
@@ -42,11 +42,7 @@ std::string OptionOf(const Mount& mount, std::string_view name, std::string othe
   return otherwise;
 }
 
-uint64_t NumberIn(const std::string& text) {
-  uint64_t number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
-}
+uint64_t NumberIn(std::string_view text) { return TakeNumber<uint64_t>(text).value_or(0); }
 
 std::string Percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 

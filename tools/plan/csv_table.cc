@@ -9,10 +9,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "ckpt/base/parse_number.h"
 
 namespace cairn {
 namespace {
@@ -82,9 +83,7 @@ std::string CsvLine(const std::vector<std::string>& cells) {
 
 nlohmann::ordered_json JsonCell(const std::string& cell) {
   if (cell.empty()) return nullptr;
-  double number = 0;
-  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), number);
-  if (error == std::errc() && end == cell.data() + cell.size()) return number;
+  if (const auto number = ParseNumber<double>(cell)) return *number;
   return cell;
 }
 

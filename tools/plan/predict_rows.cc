@@ -5,8 +5,6 @@
 
 #include <map>
 
-#include "tools/plan/run_row.h"
-
 namespace cairn {
 namespace {
 
@@ -68,34 +66,29 @@ Result<Cluster> ClusterOf(const PredictOptions& options, const CsvTable& table, 
                          Shown(name));
 }
 
-struct Known {
-  ClusterFit fit;
-  std::vector<RunRow> rows;  // that it was fitted on
-};
-
 // From the rows of the --calibrate table that ran on this cluster, else from the built-in runs.
-Result<Known> KnownOf(const PredictOptions& options, const std::string& name, const Cluster& cluster) {
-  Known known{.fit = {.cluster = name}};
-  known.fit.from = "the runs of " + cluster.name + " that are built in";
+Result<ClusterFit> FitOf(const PredictOptions& options, const std::string& name, const Cluster& cluster) {
+  ClusterFit fit{.cluster = name};
+  fit.from = "the runs of " + cluster.name + " that are built in";
   if (!options.calibrate.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.calibrate));
     std::map<std::string, Part> parts = Split(table, options.cluster);
     if (const auto part = parts.find(name); part != parts.end()) {
       CAIRN_ASSIGN_OR_RETURN(RunRows runs,
                              ParseRunRows(part->second.table, true, cluster, {}, options.program));
-      known.fit.notes = std::move(runs.notes);
-      known.rows = std::move(runs.rows);
-      known.fit.from = options.calibrate;
+      fit.notes = std::move(runs.notes);
+      fit.rows = std::move(runs.rows);
+      fit.from = options.calibrate;
     }
   }
-  if (!known.rows.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(known.fit.calibration, Calibrate(known.rows, cluster));
+  if (!fit.rows.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(fit.calibration, Calibrate(fit.rows, cluster));
   } else {
-    CAIRN_ASSIGN_OR_RETURN(known.fit.calibration, BuiltInCalibration(cluster, options.program));
-    CAIRN_ASSIGN_OR_RETURN(known.rows, BuiltInRuns(cluster.measured, options.program));
-    if (cluster.measured.empty()) known.fit.from.clear();
+    CAIRN_ASSIGN_OR_RETURN(fit.calibration, BuiltInCalibration(cluster, options.program));
+    CAIRN_ASSIGN_OR_RETURN(fit.rows, BuiltInRuns(cluster.measured, options.program));
+    if (cluster.measured.empty()) fit.from.clear();
   }
-  return known;
+  return fit;
 }
 
 }  // namespace
@@ -105,13 +98,13 @@ Result<PredictedTable> PredictRows(const CsvTable& table, const PredictOptions& 
   PredictedTable predicted;
   for (const auto& [name, part] : Split(table, options.cluster)) {
     CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(options, table, name));
-    CAIRN_ASSIGN_OR_RETURN(Known known, KnownOf(options, name, cluster));
+    CAIRN_ASSIGN_OR_RETURN(ClusterFit fit, FitOf(options, name, cluster));
     CAIRN_ASSIGN_OR_RETURN(const RunRows asked,
-                           ParseRunRows(part.table, false, cluster, known.rows, options.program));
-    known.fit.notes.insert(known.fit.notes.end(), asked.notes.begin(), asked.notes.end());
+                           ParseRunRows(part.table, false, cluster, fit.rows, options.program));
+    fit.notes.insert(fit.notes.end(), asked.notes.begin(), asked.notes.end());
     for (size_t i = 0; i < part.rows.size(); ++i)
-      predictions[part.rows[i]] = PredictRow(asked.rows[i], cluster, known.fit.calibration);
-    predicted.fits.push_back(std::move(known.fit));
+      predictions[part.rows[i]] = PredictRow(asked.rows[i], cluster, fit.calibration);
+    predicted.fits.push_back(std::move(fit));
   }
   predicted.table = WithPredictions(table, predictions);
   return predicted;

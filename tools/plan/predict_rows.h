@@ -6,6 +6,7 @@
 
 #include "tools/plan/calibration.h"
 #include "tools/plan/csv_table.h"
+#include "tools/plan/run_row.h"
 
 namespace cairn {
 
@@ -20,6 +21,7 @@ struct ClusterFit {
   std::string cluster;
   Calibration calibration;
   std::string from;                // the table of the runs; empty if no run of the cluster was measured
+  std::vector<RunRow> rows;        // of that table
   std::vector<std::string> notes;  // blanks and contradictions, and how they were read
 };
 

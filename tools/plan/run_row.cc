@@ -9,12 +9,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <span>
 #include <utility>
 
+#include "ckpt/base/parse_number.h"
 #include "tools/plan/formulas.h"
 #include "tools/plan/memory_model.h"
 #include "tools/plan/stage_layers.h"
@@ -50,11 +50,10 @@ class RowReader {
     while (cell.starts_with(' ')) cell.remove_prefix(1);
     while (cell.ends_with(' ')) cell.remove_suffix(1);
     if (cell.empty() || SaysOom(cell)) return std::optional<double>();
-    double value = 0;
-    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-    if (error != std::errc() || end != cell.data() + cell.size() || !(value >= 0) || value > kLargestNumber)
+    const auto value = ParseNumber<double>(cell);
+    if (!value || !(*value >= 0) || *value > kLargestNumber)
       return InvalidArgument("{}: '{}' is not a number from 0 to 1e9", Where(column), Shown(cell));
-    return std::optional(value);
+    return value;
   }
 
   Result<int64_t> Count(std::string_view column, std::optional<int64_t> otherwise, int64_t least = 1) const {

@@ -1,12 +1,12 @@
 #include "convert/formats/dcp/dcp_param_groups.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <span>
 #include <utility>
 
+#include "ckpt/base/parse_number.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
@@ -18,11 +18,8 @@ constexpr std::string_view kFlat = "param_groups.";
 std::optional<size_t> GroupIndex(const std::vector<std::string>& path) {
   const size_t size = path.size();
   if (size < 3 || path[size - 3] != kGroups) return std::nullopt;
-  const std::string& number = path[size - 2];
-  size_t group = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), group);
-  const bool whole = error == std::errc() && end == number.data() + number.size();
-  return whole && group < kMaxParamGroups ? std::optional(group) : std::nullopt;
+  const auto group = ParseNumber<size_t>(path[size - 2]);
+  return group < kMaxParamGroups ? group : std::nullopt;
 }
 
 // The part before "param_groups." of the name of a group's item.

@@ -7,8 +7,8 @@
 #include "convert/formats/megatron/megatron_buckets.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/model/placement.h"
 #include "convert/formats/megatron/megatron_cells.h"
 #include "convert/formats/megatron/megatron_core.h"
@@ -24,11 +24,9 @@ bool Take(std::string_view& name, std::string_view text) {
   return true;
 }
 
-bool TakeNumber(std::string_view& name, int& number) {
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (error != std::errc() || number < 0) return false;
-  name.remove_prefix(static_cast<size_t>(end - name.data()));
-  return true;
+bool Take(std::string_view& name, int& number) {
+  number = TakeNumber<int>(name).value_or(-1);
+  return number >= 0;
 }
 
 // "optimizer.distributed.dp_group_idx_1.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_0.param"
@@ -40,14 +38,14 @@ struct BucketName {
 };
 std::optional<BucketName> ParseBucketName(std::string_view name) {
   BucketName found;
-  if (!Take(name, "optimizer.distributed.dp_group_idx_") || !TakeNumber(name, found.rank) ||
-      !Take(name, ".gbuf_idx_") || !TakeNumber(name, found.chunk) || !Take(name, ".dtype_"))
+  if (!Take(name, "optimizer.distributed.dp_group_idx_") || !Take(name, found.rank) ||
+      !Take(name, ".gbuf_idx_") || !Take(name, found.chunk) || !Take(name, ".dtype_"))
     return std::nullopt;
   constexpr std::string_view kBucket = ").bucket_idx_";
   const size_t at = name.find(kBucket);
   if (at == name.npos) return std::nullopt;
   name.remove_prefix(at + kBucket.size());
-  if (!TakeNumber(name, found.bucket) || !Take(name, ".")) return std::nullopt;
+  if (!Take(name, found.bucket) || !Take(name, ".")) return std::nullopt;
   const auto state = std::ranges::find(kBufferStates, name, &std::pair<Role, const char*>::second);
   if (state == std::end(kBufferStates)) return std::nullopt;
   found.role = state->first;

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <set>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/megatron_model/megatron_model.h"
@@ -266,11 +267,10 @@ Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
   text.erase(std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' '; }),
              text.end());
   if (text.empty()) return path;
-  int64_t iteration = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
-  if (text != kMegatronRelease && (error != std::errc() || end != text.data() + text.size() || iteration < 0))
+  const auto iteration = ParseNumber<int64_t>(text, 0);
+  if (text != kMegatronRelease && !iteration)
     return Corrupt("{}: {:.100} is not an iteration", tracker, text);
-  const std::string directory = JoinPath(path, text == kMegatronRelease ? text : IterationName(iteration));
+  const std::string directory = JoinPath(path, iteration ? IterationName(*iteration) : text);
   if (!fs.Stat(directory).ok())
     return NotFound("{} names iteration {}, which does not exist; name another iter_* directory", tracker,
                     text);

@@ -23,6 +23,7 @@ class CheckpointCheckTest : public testing::Test {
       StepRecipe recipe = RecipeOf({.layers = 1}, {});
       recipe.packed = recipe.split_master = true;  // weights are their masters rounded
       recipe.step = step;
+      recipe.state["iteration"] = step;
       ASSERT_TRUE(MakeStep(Fs(), run_, recipe).ok());
     }
   }

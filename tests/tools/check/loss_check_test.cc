@@ -46,16 +46,17 @@ TEST(LossBatchesTest, FitsToTheSmallerModel) {
 }
 
 TEST(LossBatchesTest, MakesADatasetOfTokenIds) {
-  const TempDir dir;
+  const TempDir dir, other;
   std::ofstream(dir / "ids.txt") << "1 2,3\n\n 40\r\n";
   const auto prefix = DatasetOf({.source = dir / "ids.txt"}, dir.path());
   ASSERT_TRUE(prefix.ok()) << prefix.status().message();
   EXPECT_EQ(DocumentsOf(*prefix), (std::vector<std::vector<int32_t>>{{1, 2, 3}, {40}}));
-  EXPECT_EQ(*DatasetOf({.source = *prefix}, dir / "elsewhere"), *prefix);  // it is one already
+  EXPECT_EQ(*DatasetOf({.source = *prefix}, other.path()), *prefix);  // it is one already
   std::ofstream(dir / "text.txt") << "1 2\n3 four\n";
-  EXPECT_NE(DatasetOf({.source = dir / "text.txt"}, dir.path()).status().message().find("text.txt:2: 'four'"),
-            std::string::npos);
-  EXPECT_EQ(DatasetOf({.source = dir / "none"}, dir.path()).status().kind(), StatusKind::kNotFound);
+  EXPECT_NE(
+      DatasetOf({.source = dir / "text.txt"}, other.path()).status().message().find("text.txt:2: 'four'"),
+      std::string::npos);
+  EXPECT_EQ(DatasetOf({.source = dir / "none"}, other.path()).status().kind(), StatusKind::kNotFound);
 }
 
 TEST(LossBatchesTest, MakesTheSameTokensEachTime) {

@@ -6,11 +6,11 @@
 #include "tools/archive/policy/policy.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/toml_fields.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/partial_dir.h"
@@ -320,27 +320,24 @@ std::string PolicyKeysText() {
 
 std::optional<double> ParseSize(std::string_view text) {
   if (text.ends_with("/s")) text.remove_suffix(2);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value < 0) return std::nullopt;
-  std::string_view unit = text.substr(end - text.data());
-  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  const auto value = TakeNumber<double>(text);
+  if (!value || *value < 0) return std::nullopt;
+  while (text.starts_with(' ')) text.remove_prefix(1);
   static const std::map<std::string_view, double> kUnits = {
       {"", 1},         {"B", 1},           {"kB", 1e3},           {"KB", 1e3},
       {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12},          {"PB", 1e15},
       {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
-  const auto found = kUnits.find(unit);
+  const auto found = kUnits.find(text);
   if (found == kUnits.end()) return std::nullopt;
-  return value * found->second;
+  return *value * found->second;
 }
 
 std::optional<double> ParsePercent(std::string_view text) {
   if (!text.ends_with('%')) return std::nullopt;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size() - 1, value);
-  if (error != std::errc() || end != text.data() + text.size() - 1 || !(value > 0) || value > 100)
-    return std::nullopt;
-  return value / 100;
+  text.remove_suffix(1);
+  const auto value = ParseNumber<double>(text);
+  if (!value || !(*value > 0) || *value > 100) return std::nullopt;
+  return *value / 100;
 }
 
 Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, const std::string& directory) {

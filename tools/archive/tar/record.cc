@@ -10,6 +10,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/utf8.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/strict_json.h"
@@ -302,12 +303,7 @@ std::optional<TarNameParts> ParseTarName(std::string_view name) {
   return parts;
 }
 
-std::optional<int64_t> ParseStepNumber(std::string_view digits) {
-  int64_t value = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size() || value < 0) return std::nullopt;
-  return value;
-}
+std::optional<int64_t> ParseStepNumber(std::string_view digits) { return ParseNumber<int64_t>(digits, 0); }
 
 std::string EscapeName(std::string_view name) {
   std::string text;

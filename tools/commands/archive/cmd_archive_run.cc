@@ -30,9 +30,7 @@ struct ArchiveRunOptions {
   std::string store;
   std::string policy;
   bool weights = false;
-  bool pack = false;
-  double parity = 0;
-  uint64_t max_tar_bytes = 0;
+  StoreOptions stored{.claims = {std::string(kByHand)}};
   Links links = Links::kRefuse;
   bool delete_source = false;
   bool delete_newest = false;
@@ -90,12 +88,7 @@ class Runner {
       NoteLinks(source, files);
     }
     Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
-    return cairn::Archive(store_, request,
-                          {.pack = options_.pack,
-                           .parity = options_.parity,
-                           .max_tar_bytes = options_.max_tar_bytes,
-                           .claims = {std::string(kByHand)}},
-                          [&](uint64_t done) { progress.Update(done); });
+    return cairn::Archive(store_, request, options_.stored, [&](uint64_t done) { progress.Update(done); });
   }
 
   // Reports links that lead out of the tree.
@@ -120,7 +113,7 @@ class Runner {
     if (!request.source.native) return outcome;
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(store_.fs(), request.source.path));
     const uint64_t bytes = step->manifest().bytes();
-    const uint64_t files = CountTarPieces(TarEntries(step->manifest()), options_.max_tar_bytes);
+    const uint64_t files = CountTarPieces(TarEntries(step->manifest()), options_.stored.max_tar_bytes);
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
         *step, {{}, bytes, TarBytesAtMost(step->manifest()), bytes, files, kArchivePeakMemory}, "", false));
     return outcome;
@@ -171,8 +164,8 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   if (!options.policy.empty()) return RunByPolicy(options.policy, options.dry_run, options.json);
   if (options.sources.empty() || options.store.empty())
     return InvalidArgument("give SRC and --store DIR, or --policy FILE.toml");
-  if (options.parity < 0) return InvalidArgument("--parity is a share; write 3%");
-  CAIRN_RETURN_IF_ERROR(ShapeFor(options.parity).status().WithContext("--parity"));
+  if (options.stored.parity < 0) return InvalidArgument("--parity is a share; write 3%");
+  CAIRN_RETURN_IF_ERROR(ShapeFor(options.stored.parity).status().WithContext("--parity"));
   FileSystem& fs = FileSystem::Posix();
   const Store store(fs, options.store);
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
@@ -214,15 +207,17 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
   CLI::Option* policy = run->add_option("--policy", options->policy, "store what a policy (TOML) keeps");
   policy->type_name("FILE")->excludes("SRC")->excludes("--store");
   run->add_flag("--weights-only", options->weights, "store only the weights, as fp16");
-  run->add_flag("--pack", options->pack,
+  run->add_flag("--pack", options->stored.pack,
                 "pack shards: compress the planes of floats with zstd, and store only the part of a master "
                 "that its bf16 weight does not hold; unpack.py in the store unpacks them without cairn");
   run->add_option_function<std::string>(
          "--parity",
-         [&parity = options->parity](const std::string& text) { parity = ParsePercent(text).value_or(-1); },
+         [&parity = options->stored.parity](const std::string& text) {
+           parity = ParsePercent(text).value_or(-1);
+         },
          "write blocks beside each tar that can repair this share of damage, like 3%")
       ->option_text("PERCENT");
-  AddSize(*run, "--max-tar-size", options->max_tar_bytes,
+  AddSize(*run, "--max-tar-size", options->stored.max_tar_bytes,
           "continue a larger tar in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
       ->excludes(policy);
   run->add_option("--links", options->links,

@@ -1,0 +1,29 @@
+// Numbers in texts that may hold anything: names of files, environment variables, cells of tables.
+#pragma once
+
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+namespace cairn {
+
+// Takes the number at the start of `text` off it; nullopt if there is none, or it is out of range.
+template <typename Number>
+std::optional<Number> TakeNumber(std::string_view& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return number;
+}
+
+// The number that all of `text` is; nullopt for any other text, and below `least`.
+template <typename Number>
+std::optional<Number> ParseNumber(std::string_view text,
+                                  Number least = std::numeric_limits<Number>::lowest()) {
+  const auto number = TakeNumber<Number>(text);
+  return !number || !text.empty() || *number < least ? std::nullopt : number;
+}
+
+}  // namespace cairn
