@@ -19,7 +19,8 @@ std::optional<uint64_t> TakeLayer(std::string_view& name) {
   uint64_t layer = 0;
   const char* const last = name.data() + name.size();
   const auto [end, error] = std::from_chars(name.data() + kLayers.size(), last, layer);
-  if (error != std::errc() || std::cmp_greater_equal(layer, kMaxLayers) || end == last || *end != '.') return std::nullopt;
+  if (error != std::errc() || std::cmp_greater_equal(layer, kMaxLayers) || end == last || *end != '.')
+    return std::nullopt;
   name = {end + 1, last};
   return layer;
 }

@@ -44,8 +44,9 @@ inline CLI::Option* AddTolerance(CLI::App& verb, const std::string& name, double
       ->check(CLI::Validator(
           [](std::string& input) {
             const auto value = ParseNumber<double>(input, 0);
-            return value && std::isfinite(*value) ? std::string()
-                                                  : fmt::format("{} is not a finite number of at least 0", input);
+            return value && std::isfinite(*value)
+                       ? std::string()
+                       : fmt::format("{} is not a finite number of at least 0", input);
           },
           ""))
       ->option_text(text);
