@@ -185,7 +185,7 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   bool deep = false;
   const auto shallow = [&](int depth, json::parse_event_t, json&) { return !(deep |= depth > kMaxDepth); };
   const json root = json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (deep) return Corrupt("it nests more than {} deep", kMaxDepth);
+  if (deep) return Corrupt("it is nested more than {} levels deep", kMaxDepth);
   if (root.is_discarded()) return Corrupt("not valid JSON; it was damaged or cut short");
   CAIRN_RETURN_IF_ERROR(CheckVersion(root));
   Manifest manifest;

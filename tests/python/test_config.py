@@ -296,7 +296,7 @@ class ConfigTest(unittest.TestCase):
         model, optimizer = self.trained["llama"]
         run = self.directory / "numbers"
         cairn.torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, run, step=1)
-        self.weights_alone("llama", run, "go by numbers .*get_optimizer_state_dict")
+        self.weights_alone("llama", run, "identified by numbers .*get_optimizer_state_dict")
 
     def test_values_that_a_release_leaves_out_are_named(self):
         run = self.directory / "scale"

@@ -36,7 +36,7 @@ Result<std::vector<std::string>> UnescapedList(const json& list) {
 Result<SealedFile> DecodeSealedFile(const json& in) {
   SealedFile file;
   CAIRN_ASSIGN_OR_RETURN(file.name, UnescapeName(in.at("name").get<std::string>()));
-  if (!IsPlainPath(file.name)) return Corrupt("it names a file elsewhere: {:.100}", file.name);
+  if (!IsPlainPath(file.name)) return Corrupt("it names a file outside of its directory: {:.100}", file.name);
   file.bytes = in.at("bytes").get<uint64_t>();
   file.modified_unix_seconds = in.at("modified").get<int64_t>();
   const auto digest = ParseHex(in.at("xxh3").get<std::string>());

@@ -202,7 +202,8 @@ class Mapper {
     for (const Begins* begins : {&weights, &states}) CAIRN_RETURN_IF_ERROR(CheckHeads(*begins));
     if (numbered_ > 0 && numbered_ == unknown_.size())
       return InvalidArgument(
-          "the optimizer's states go by numbers ({}), and nothing says which parameters they are of; save "
+          "the optimizer's states are identified by numbers ({}), and no file assigns these to parameters; "
+          "save "
           "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer), which has "
           "names; --allow optimizer takes the weights without them",
           ShortList(unknown_));
