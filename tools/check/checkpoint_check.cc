@@ -12,13 +12,13 @@
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/short_list.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/deletion.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"
-#include "convert/foreign/config_model.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/archive/store/restore.h"

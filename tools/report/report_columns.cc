@@ -208,11 +208,10 @@ std::string RawCell(const ReportColumn& column, const RunSummary& run) {
 void SortBy(const ReportColumn& column, bool descending, std::vector<RunSummary>& runs) {
   std::ranges::stable_sort(runs, [&](const RunSummary& a, const RunSummary& b) {
     if (column.text) return descending ? column.text(b) < column.text(a) : column.text(a) < column.text(b);
-    auto left = column.number(a), right = column.number(b);
-    if (left && std::isnan(*left)) left.reset();
-    if (right && std::isnan(*right)) right.reset();
-    if (!left || !right) return left.has_value() && !right.has_value();
-    return descending ? *left > *right : *left < *right;
+    const double none = std::nan(""), left = column.number(a).value_or(none),
+                 right = column.number(b).value_or(none);
+    if (std::isnan(left) || std::isnan(right)) return std::isnan(right) && !std::isnan(left);
+    return descending ? left > right : left < right;
   });
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/model/gemm/gemm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include "runtime/model/gemm/tiled_gemm.h"
 

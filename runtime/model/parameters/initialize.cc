@@ -1,6 +1,7 @@
 #include "runtime/model/parameters/initialize.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cmath>
 #include <numbers>
