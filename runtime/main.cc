@@ -1,6 +1,6 @@
 // cairn-train: one rank of a training. Errors end as one line on stderr and status 2, a training that
 // diverged as one line and status 1, one that lost a peer with kExitLostPeer.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <chrono>
 

@@ -5,7 +5,7 @@
 
 #include "runtime/model/gpt.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cmath>
 #include <map>

@@ -4,7 +4,7 @@
 
 #include "runtime/train/data_loader.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 

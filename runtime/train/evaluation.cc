@@ -1,6 +1,6 @@
 #include "runtime/train/evaluation.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/config/model_spec.h"
 #include "runtime/saving/resume.h"

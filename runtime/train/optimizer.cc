@@ -6,7 +6,7 @@
 
 #include "runtime/train/optimizer.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>

@@ -3,7 +3,8 @@
 
 #include "runtime/train/pipeline.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "runtime/train/step_watch.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/torch.h>
 
 #include "runtime/train/memory_use.h"
 

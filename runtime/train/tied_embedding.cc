@@ -1,6 +1,6 @@
 #include "runtime/train/tied_embedding.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/log/timers.h"
 

@@ -6,8 +6,8 @@
 
 #include "runtime/train/trainer.h"
 
+#include <ATen/ATen.h>
 #include <fmt/ranges.h>
-#include <torch/torch.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "runtime/train/update_rule.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cmath>
 

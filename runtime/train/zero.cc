@@ -5,7 +5,7 @@
 // to what it keeps. All ranks of the group run the same units in the same order, so their collectives match.
 #include "runtime/train/zero.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // rank), loads
 // --load, reads int64 tokens from standard input and writes fp32 logits [tokens, vocabulary] to standard
 // output.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cstdio>
 

@@ -1,5 +1,5 @@
 // All collectives for all dtypes and sizes against sums made locally, in groups of 1 to all ranks.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cmath>
 #include <numeric>

@@ -1,6 +1,6 @@
 // Gathers, broadcasts and votes in a background thread while the main thread runs collectives; and a rank
 // that comes too late is named, after which the control plane works again.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <thread>
 

@@ -1,8 +1,8 @@
 // mpi_hang MODE: rank 1 goes wrong in one of several ways, for launch_test.cc. The deadline is one second,
 // but not for a process that ends: that is noticed without a deadline, and a busy machine may take longer to
 // start.
+#include <ATen/ATen.h>
 #include <signal.h>
-#include <torch/torch.h>
 
 #include <numeric>
 

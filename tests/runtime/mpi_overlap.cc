@@ -1,7 +1,7 @@
 // A message of any size and a sum arrive while their sender does something else: rank 0 starts them and then
 // calls MPI no more until the others have said, by files, that they have them.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Tensors longer than an MPI count travel in pieces. Here the longest piece is 1000 elements, which needs no
 // 8 GB.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <numeric>
 

@@ -1,7 +1,7 @@
 // What --memory-centric-tiled-linear is for: the peak of a rank's tensors in a training whose layer is mostly
 // two wide matrices. Under ZeRO 3 neither their weights nor their gradients are ever there whole; under ZeRO
 // 2 the gradients are not. Losses stay what they are without (more of them: mpi_training.cc).
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,7 +1,7 @@
 // 100 random meshes of up to all ranks, each with a random program of tensor, data and pipeline parallel
 // operations in one order for all ranks, some of them in flight at once: none may deadlock, and all results
 // must be right.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <numeric>
 #include <optional>

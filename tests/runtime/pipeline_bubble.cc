@@ -1,8 +1,8 @@
 // The bubble of each schedule, measured: `mpi_run P pipeline_bubble` trains a model whose layers sleep, on P
 // stages, and prints for each stage how long it idled as a share of the time that it was busy, beside the
 // formula. Sleeping ranks need no cores, so that any machine will do. Run by hand; docs/performance.md.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <chrono>
 #include <thread>

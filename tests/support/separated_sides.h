@@ -2,8 +2,8 @@
 // follows who may touch them. A page that is touched from the wrong side raises SIGSEGV.
 #pragma once
 
+#include <ATen/ATen.h>
 #include <sys/mman.h>
-#include <torch/torch.h>
 
 #include <map>
 #include <mutex>

@@ -1,7 +1,9 @@
 #include "runtime/model/autograd/autograd.h"
 
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 

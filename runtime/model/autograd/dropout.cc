@@ -1,6 +1,6 @@
 #include "runtime/model/autograd/dropout.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <optional>
 

@@ -1,6 +1,6 @@
 #include "runtime/model/autograd/kept_activation.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>

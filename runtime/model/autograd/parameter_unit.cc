@@ -3,7 +3,8 @@
 // embedding has no input that requires gradients.
 #include "runtime/model/autograd/parameter_unit.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "runtime/model/autograd/autograd.h"
 

@@ -1,6 +1,6 @@
 #include "runtime/model/autograd/random_streams.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <mutex>
 

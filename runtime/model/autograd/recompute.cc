@@ -1,6 +1,7 @@
 #include "runtime/model/autograd/recompute.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "runtime/model/autograd/autograd.h"
 

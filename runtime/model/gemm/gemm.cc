@@ -1,6 +1,6 @@
 #include "runtime/model/gemm/gemm.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/model/gemm/tiled_gemm.h"
 

@@ -5,9 +5,9 @@
 // is packed as [k / 2, n, 2], since one instruction multiplies two pairs and adds both products.
 #include "runtime/model/gemm/tiled_gemm.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <type_traits>

@@ -1,6 +1,6 @@
 #include "runtime/model/layers/activation.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/model/autograd/autograd.h"
 

@@ -1,6 +1,6 @@
 #include "runtime/model/layers/attention.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <optional>
 

@@ -1,6 +1,6 @@
 #include "runtime/model/layers/attention_mask.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <bit>
 #include <cmath>

@@ -5,7 +5,7 @@
 // memory.
 #include "runtime/model/layers/cross_entropy.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace cairn {
 namespace {

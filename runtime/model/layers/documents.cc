@@ -1,6 +1,6 @@
 #include "runtime/model/layers/documents.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <tuple>
 

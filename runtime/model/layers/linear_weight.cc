@@ -1,6 +1,6 @@
 #include "runtime/model/layers/linear_weight.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/model/gemm/gemm.h"
 

@@ -1,6 +1,6 @@
 #include "runtime/model/layers/rotary.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>

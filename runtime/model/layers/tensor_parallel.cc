@@ -1,6 +1,6 @@
 #include "runtime/model/layers/tensor_parallel.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/model/autograd/autograd.h"
 #include "runtime/model/gemm/gemm.h"

@@ -1,6 +1,6 @@
 #include "runtime/model/norm/norm.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/model/autograd/autograd.h"
 

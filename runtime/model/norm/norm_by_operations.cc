@@ -1,6 +1,6 @@
 // LayerNorm is libtorch's; its gradients of weights are not, because those are rounded to 16 bits. The
 // formulas: norm_core.h.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "runtime/model/norm/norm_kernels.h"
 

@@ -2,11 +2,11 @@
 // are added afterwards, in an order that depends on the shape alone.
 #include "runtime/model/norm/norm_kernels.h"
 
+#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 

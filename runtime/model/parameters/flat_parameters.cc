@@ -1,6 +1,6 @@
 #include "runtime/model/parameters/flat_parameters.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "runtime/model/parameters/initialize.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cmath>
 #include <numbers>

@@ -1,6 +1,6 @@
 #include "runtime/model/parameters/memory_side.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <atomic>
 

@@ -1,8 +1,8 @@
 // libcairn_nccl.so on one GPU: NCCL wants one for each rank, so that a group here has one rank.
 #include "runtime/comm/nccl_backend.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

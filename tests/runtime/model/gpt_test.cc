@@ -2,8 +2,9 @@
 // tensor.
 #include "runtime/model/gpt.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <array>
 #include <atomic>
@@ -55,7 +56,7 @@ struct Model {
   double Run(const Tensor& tokens, const Tensor& labels, const Documents& documents = {}) {
     const at::Device device = parameters.weights().device();
     const Tensor loss = stage.Loss(stage.forward(tokens.to(device), true, documents), labels.to(device));
-    torch::autograd::backward({loss}, {torch::ones_like(loss)});
+    torch::autograd::backward({loss}, {at::ones_like(loss)});
     return loss.item<double>();
   }
 

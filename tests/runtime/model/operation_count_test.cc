@@ -1,8 +1,9 @@
 // What a GPU would launch: operations of a layer and of a micro-batch, counted by RecordFunction. They depend
 // on no machine. A budget is what there is today; one that is exceeded shows where a GPU would lose time.
+#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -164,7 +165,7 @@ Counted CountMicroBatch(const TrainConfig& config) {
   const Tensor labels = ids.narrow(1, 1, config.seq_length).contiguous();
   const OperationCount count;
   const Tensor loss = stage.Loss(stage.forward(tokens, true), labels);
-  torch::autograd::backward({loss}, {torch::ones_like(loss)});
+  torch::autograd::backward({loss}, {at::ones_like(loss)});
   return {count.total(),
           count.Of("aten::item") + count.Of("aten::_local_scalar_dense") + count.Of("aten::nonzero"),
           count.ToString()};

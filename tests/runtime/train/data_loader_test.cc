@@ -1,7 +1,7 @@
 #include "runtime/train/data_loader.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <span>

@@ -2,8 +2,9 @@
 // that live between the forward and the backward pass.
 #include "runtime/model/autograd/recompute.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "runtime/config/model_spec.h"
 #include "runtime/model/gpt.h"
@@ -76,7 +77,7 @@ Passes RunPasses(const TrainConfig& config) {
     const Tensor loss = stage.Loss(stage.forward(inputs, /*training=*/true), labels);
     passes.kept = live.now() - before;
     passes.kept_in_host_memory = static_cast<int64_t>(BytesOn(Side::kHost));
-    torch::autograd::backward({loss}, {torch::ones_like(loss)});
+    torch::autograd::backward({loss}, {at::ones_like(loss)});
     passes.loss = loss.item<double>();
   }
   EXPECT_EQ(BytesOn(Side::kHost), 0);

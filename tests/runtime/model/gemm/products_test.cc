@@ -1,6 +1,6 @@
 // The products of a linear layer with 16-bit factors, by each route, against libtorch in double precision.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "runtime/model/gemm/gemm.h"
 #include "runtime/model/gemm/tiled_gemm.h"

@@ -1,8 +1,8 @@
 // The gradient of a weight by tiles, activations and rotations, against libtorch in double precision, in odd
 // sizes. On a CPU without the kernel for tiles the products' tests are skipped.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "runtime/model/gemm/tiled_gemm.h"
 #include "runtime/model/layers/activation.h"

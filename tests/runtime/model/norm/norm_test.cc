@@ -1,8 +1,9 @@
 // Norms against fp64 and libtorch's autograd; the GPU's kernels by teams of threads of this CPU.
 #include "runtime/model/norm/norm.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <barrier>
 #include <cmath>

@@ -1,7 +1,7 @@
 #include "runtime/model/parameters/memory_side.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "tests/support/separated_sides.h"
 

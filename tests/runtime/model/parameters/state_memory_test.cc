@@ -1,7 +1,7 @@
 #include "runtime/model/parameters/state_memory.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 namespace cairn {
 namespace {
