@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/model/tensor.h"
 
 namespace cairn {
 namespace {

@@ -22,6 +22,8 @@
 
 namespace cairn {
 
+class StepReader;
+
 class Committer {
  public:
   // One step of a run that the caller holds for longer (`lock`, which Publish() checks), or that another

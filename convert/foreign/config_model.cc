@@ -7,7 +7,6 @@
 
 #include "ckpt/base/glob.h"
 #include "ckpt/io/strict_json.h"
-#include "ckpt/step/partial_dir.h"
 #include "convert/families/families.h"
 #include "convert/families/hugging_face_config.h"
 

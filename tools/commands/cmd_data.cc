@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/dtype.h"
 #include "ckpt/base/proc_memory.h"
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/io/file_system.h"

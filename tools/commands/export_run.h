@@ -2,7 +2,6 @@
 #pragma once
 
 #include "convert/verbs/export.h"
-#include "tools/cli/verb.h"
 #include "tools/commands/transfer_run.h"
 
 namespace cairn {

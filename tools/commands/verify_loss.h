@@ -7,7 +7,6 @@
 #include <string>
 
 #include "convert/formats/systems.h"
-#include "tools/cli/verb.h"
 
 namespace cairn {
 

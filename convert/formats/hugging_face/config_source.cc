@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 
-#include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/foreign/transpose.h"

@@ -10,7 +10,6 @@
 #include <charconv>
 #include <set>
 
-#include "ckpt/model/layout.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"
