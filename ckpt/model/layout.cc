@@ -2,6 +2,7 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/parse_number.h"
+#include "ckpt/model/tensor.h"
 
 namespace cairn {
 namespace {

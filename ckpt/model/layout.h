@@ -7,9 +7,11 @@
 #include <string>
 #include <string_view>
 
-#include "ckpt/model/tensor.h"
+#include "ckpt/base/box.h"
 
 namespace cairn {
+
+struct TensorEntry;
 
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kIndexName = "index.h5";

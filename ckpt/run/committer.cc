@@ -8,6 +8,7 @@
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
+#include "ckpt/step/step_reader.h"
 
 namespace cairn {
 namespace {

@@ -15,6 +15,7 @@
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/step/partial_dir.h"
+#include "ckpt/step/step_reader.h"
 
 namespace cairn {
 namespace {

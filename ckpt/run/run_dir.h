@@ -12,9 +12,10 @@
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/deletion.h"
 #include "ckpt/run/run_health.h"
-#include "ckpt/step/step_reader.h"
 
 namespace cairn {
+
+class StepReader;
 
 // Steps with a committed name, ascending. Empty if the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);

@@ -5,7 +5,6 @@
 #include "ckpt/step/seal.h"
 
 #include "ckpt/h5/h5_index.h"
-#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {

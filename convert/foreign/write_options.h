@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/model/source.h"
 #include "convert/foreign/stored_target.h"
 
 namespace cairn {

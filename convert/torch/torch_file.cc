@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ckpt/io/window_file.h"
-
 namespace cairn {
 namespace {
 

@@ -9,8 +9,6 @@
 #include <cstring>
 #include <span>
 
-#include "convert/torch/crc32_sum.h"
-
 namespace cairn {
 namespace {
 

@@ -15,10 +15,10 @@
 
 #include "ckpt/base/worker_pool.h"
 #include "ckpt/io/fresh_names.h"
-#include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/rendezvous.h"
 #include "ckpt/run/tokenizer_files.h"
+#include "ckpt/step/step_reader.h"
 #include "convert/transfer/shard_proof.h"
 #include "convert/transfer/step_size.h"
 #include "convert/transfer/unit_record.h"

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/model_function.h"
-#include "runtime/config/checkpoint_model.h"
 
 namespace cairn {
 namespace {

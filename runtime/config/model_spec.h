@@ -10,11 +10,13 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/shape.h"
 #include "runtime/config/rope_scaling.h"
 #include "runtime/config/train_config.h"
 
 namespace cairn {
+
+struct ParameterSpec;
 
 enum class Normalization { kLayerNorm, kRmsNorm };
 enum class Position { kLearned, kRotary, kAlibi, kNone };

@@ -8,8 +8,6 @@
 #include "runtime/saving/checkpointer.h"
 
 #include "ckpt/model/layout.h"
-#include "ckpt/run/run_identity.h"
-#include "ckpt/step/partial_dir.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/resume.h"
 #include "runtime/saving/state_snapshot.h"

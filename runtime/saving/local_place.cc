@@ -15,7 +15,6 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/this_process.h"
-#include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
 #include "runtime/control/process_info.h"

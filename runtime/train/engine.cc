@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/config/model_spec.h"
 #include "runtime/log/timers.h"
 #include "runtime/model/parameters/initialize.h"
 #include "runtime/train/tied_embedding.h"

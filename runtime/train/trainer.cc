@@ -11,9 +11,9 @@
 
 #include <cmath>
 
+#include "ckpt/model/gpt_specs.h"
 #include "runtime/config/arguments_block.h"
 #include "runtime/config/model_spec.h"
-#include "runtime/control/rank_message.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
 #include "runtime/data/gpt_dataset.h"

@@ -15,6 +15,7 @@
 #include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
+#include "ckpt/step/step_reader.h"
 #include "convert/stream/step_plan.h"
 
 namespace cairn {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ckpt/run/run_dir.h"
+#include "ckpt/step/step_reader.h"
 #include "tests/support/unsynced_file_system.h"
 
 namespace cairn {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/model/tensor.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
 #include "tools/check/verify_record.h"

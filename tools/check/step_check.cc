@@ -5,7 +5,6 @@
 
 #include "tools/check/step_check.h"
 
-#include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/step_hold.h"
 #include "tools/check/model_check.h"

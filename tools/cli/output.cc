@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "ckpt/step/verify.h"
 #include "tools/cli/printable.h"
 
 namespace cairn {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/step/verify.h"
-
 namespace cairn {
+
+struct Problem;
 
 // Names of files may hold any bytes; those that are not UTF-8 are replaced.
 void PrintJson(const nlohmann::ordered_json& value);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "ckpt/base/dtype.h"
 #include "ckpt/base/proc_memory.h"
 #include "runtime/text/text_import.h"
 #include "tools/cli/exit_code.h"

@@ -14,7 +14,6 @@
 #include "runtime/config/train_config.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/output.h"
-#include "tools/cli/printable.h"
 
 namespace cairn {
 namespace {

@@ -5,8 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include "convert/verbs/reshape.h"
-#include "tools/cli/verb.h"
 #include "tools/commands/transfer_run.h"
 
 namespace cairn {

@@ -6,7 +6,6 @@
 #include "convert/formats/systems.h"
 #include "convert/verbs/strip.h"
 #include "tools/cli/choices.h"
-#include "tools/cli/verb.h"
 #include "tools/commands/transfer_run.h"
 
 namespace cairn {

@@ -13,7 +13,6 @@
 #include <cmath>
 #include <sstream>
 
-#include "ckpt/base/exit_code.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {

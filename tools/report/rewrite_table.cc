@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "tools/report/config_text.h"
 #include "tools/report/numbers.h"
 
 namespace cairn {

@@ -9,7 +9,6 @@
 #include <ctime>
 #include <set>
 
-#include "ckpt/io/replace_file.h"
 #include "tools/seal/read_files.h"
 
 namespace cairn {

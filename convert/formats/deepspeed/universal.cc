@@ -8,7 +8,6 @@
 #include <map>
 #include <set>
 
-#include "ckpt/model/layout.h"
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/megatron_model/megatron_model.h"

@@ -17,7 +17,6 @@
 #include "convert/formats/megatron_model/megatron_names.h"
 #include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/formats/training/group_members.h"
-#include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/write_options.h"
 #include "convert/formats/megatron_model/megatron_layout.h"
 
 namespace cairn {

@@ -18,6 +18,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_identity.h"
+#include "ckpt/step/step_reader.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 

@@ -10,6 +10,7 @@
 
 #include "ckpt/base/this_process.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/tensor.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "ckpt/run/run_dir.h"
+#include "ckpt/step/step_reader.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "ckpt/run/run_dir.h"
+#include "ckpt/step/step_reader.h"
 #include "convert/stream/element_sums.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"

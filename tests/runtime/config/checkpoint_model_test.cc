@@ -6,6 +6,8 @@
 #include <functional>
 #include <stdexcept>
 
+#include "ckpt/model/gpt_specs.h"
+
 namespace cairn {
 namespace {
 

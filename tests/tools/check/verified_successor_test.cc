@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "ckpt/step/step_reader.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"

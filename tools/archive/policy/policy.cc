@@ -13,7 +13,6 @@
 #include "ckpt/base/parse_number.h"
 #include "ckpt/base/toml_fields.h"
 #include "ckpt/io/file_system.h"
-#include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/tar/tar_parity.h"

@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/model/catalog.h"
 #include "tools/archive/store/restore.h"
 
 namespace cairn {
+
+class CheckpointSource;
+struct StepCatalog;
 
 // The weights of a step that is read through `from`, in their stored types, as the step directory
 // `destination`, with its tokenizer. Errors: those of RestoreTar and Strip.

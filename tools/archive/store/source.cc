@@ -16,6 +16,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
+#include "ckpt/step/step_reader.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/systems.h"
 #include "tools/seal/foreign_run.h"

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "ckpt/base/canonical_path.h"
-#include "ckpt/step/step_reader.h"
 #include "tools/archive/store/tree.h"
 #include "tools/archive/tar/record.h"
 
 namespace cairn {
+
+class StepReader;
 
 struct ArchiveSource {
   std::string path;

@@ -8,6 +8,11 @@
 
 #include <algorithm>
 
+#include "ckpt/base/dtype.h"
+#include "ckpt/model/catalog.h"
+#include "ckpt/model/piece.h"
+#include "ckpt/model/tensor.h"
+
 namespace cairn {
 namespace {
 

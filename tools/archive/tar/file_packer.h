@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "ckpt/base/worker_pool.h"
-#include "ckpt/step/step_reader.h"
+#include "ckpt/model/manifest.h"
 #include "tools/archive/tar/packed_file.h"
 
 namespace cairn {
+
+struct StepCatalog;
 
 // A part of a file with one element type.
 struct PackSegment {

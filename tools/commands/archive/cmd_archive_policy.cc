@@ -7,7 +7,6 @@
 #include "tools/archive/policy/policy_report.h"
 #include "tools/archive/schedule/team.h"
 #include "tools/check/verified_successor.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/archive/archive_verbs.h"

@@ -10,7 +10,6 @@
 
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/schedule/schedule_install.h"
-#include "tools/archive/store/source.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/archive/archive_verbs.h"
