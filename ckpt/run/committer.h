@@ -32,8 +32,6 @@
 
 namespace cairn {
 
-class StepReader;
-
 struct CommitOptions {
   const RunLock* lock = nullptr;  // of a run that the caller holds; Committer::Create() takes its own
   std::function<bool(std::string_view name)> scratch = {};  // names of files that are not of the step
