@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ckpt/io/window_file.h"
+
 namespace cairn {
 namespace {
 
