@@ -36,7 +36,9 @@ BoxMap BoxMap::Inverse() const {
 }
 
 BoxMap BoxMap::Transposed() const {
-  return {box, {LastTwoSwapped(in_array.offset), LastTwoSwapped(in_array.extent)}, Swapped(axes, 0, 1)};
+  BoxMap other{box, {LastTwoSwapped(in_array.offset), LastTwoSwapped(in_array.extent)}, axes};
+  std::swap(other.axes[0], other.axes[1]);
+  return other;
 }
 
 bool BoxMap::Fits(const Dims& tensor, const Dims& array) const {

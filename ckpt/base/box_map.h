@@ -11,16 +11,11 @@
 
 namespace cairn {
 
-// Which axis of a tensor is each axis of an array. Both count from the last axis; a box of fewer axes has
-// axes of extent 1 in front. A permutation.
+// For each axis of an array, the axis of the tensor that it is. Both count from the last axis; a box of fewer
+// axes has axes of extent 1 in front. A permutation.
 using Axes = std::array<uint8_t, kMaxRank>;
-inline constexpr Axes kSameAxes = {0, 1, 2, 3, 4, 5, 6, 7};
-static_assert(kSameAxes.size() == 8);
-constexpr Axes Swapped(Axes axes, int a, int b) {
-  std::swap(axes[a], axes[b]);
-  return axes;
-}
-inline constexpr Axes kLastTwoSwapped = Swapped(kSameAxes, 0, 1);
+inline constexpr Axes kSameAxes = {0, 1, 2, 3, 4, 5, 6, 7}, kLastTwoSwapped = {1, 0, 2, 3, 4, 5, 6, 7};
+static_assert(kMaxRank == 8);
 // Of a shape or an offset. Requires two axes at least.
 inline Dims LastTwoSwapped(Dims dims) {
   std::swap(dims[dims.rank() - 1], dims[dims.rank() - 2]);
@@ -30,7 +25,7 @@ inline Dims LastTwoSwapped(Dims dims) {
 struct BoxMap {
   Box box;       // of the tensor
   Box in_array;  // the same elements, in the array
-  // An axis that only one of them has is of extent 1 there: the layer in [layers, out, in].
+  // An axis that only one of the boxes has is of extent 1: that of the layer in [layers, out, in].
   Axes axes = kSameAxes;
 
   // `part` of `box` in the array's coordinates.
