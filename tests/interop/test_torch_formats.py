@@ -272,6 +272,11 @@ class UnknownModelsTest(Case):
             cairn("inspect", self.path(directory))
             cairn("verify", self.path(directory))
 
+    def test_stack_of_transposed_matrices(self):
+        value = torch.randn(6, 600, 500).transpose(1, 2)
+        torch.save({"experts": value}, self.path("stack.pt"))
+        self.assertTrue(same_bits(Dump(self.path("stack.pt")).tensors["experts", "weight"], value))
+
     @staticmethod
     def write_gpt_neox(directory, tp, layers=2, hidden=8, vocab=16):
         """Layer files as GPT-NeoX writes them; the tensors under the names that its pipeline has."""
