@@ -18,8 +18,6 @@ struct BoxMap {
   Box ToArray(const Box& part) const;
   // The same seen from the array.
   BoxMap Inverse() const { return {in_array, box, transpose}; }
-  // The same in the array of `next`, if this one's array is the tensor of `next`, which has all of it.
-  BoxMap Then(const BoxMap& next) const { return {box, next.ToArray(in_array), transpose != next.transpose}; }
   // Both boxes lie in these shapes, and have the same elements.
   bool Fits(const Dims& tensor, const Dims& array) const;
 };

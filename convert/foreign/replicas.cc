@@ -180,7 +180,8 @@ Result<std::unique_ptr<StoredSource>> OpenArrays(FileSystem& fs, const std::stri
   plain.files = files;
   for (uint32_t i = 0; i < arrays.size(); ++i) {
     plain.tensors.push_back(WholeTensor(arrays[i]));
-    plain.parts.push_back({arrays[i].map(), i, i});
+    const Box whole = Box::Whole(arrays[i].tensor_shape());
+    plain.parts.push_back({arrays[i].Stored({whole, whole}), i, i});
   }
   plain.arrays = std::move(arrays);
   return StoredSource::Make(fs, directory, {}, std::move(plain));

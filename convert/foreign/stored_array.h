@@ -27,8 +27,10 @@ struct StoredArray {
   std::string unknown_type = {};
 
   Dims tensor_shape() const { return transposed ? Dims{shape[1], shape[0]} : shape; }
-  // From all of the tensor to all of the array.
-  BoxMap map() const { return {Box::Whole(tensor_shape()), Box::Whole(shape), transposed}; }
+  // `map`, whose array has tensor_shape(), for the shape that the file has.
+  BoxMap Stored(const BoxMap& map) const {
+    return transposed ? BoxMap{map.box, Transposed(map.in_array), !map.transpose} : map;
+  }
   std::string_view type_name() const { return unknown_type.empty() ? Name(dtype) : unknown_type; }
   uint64_t elements() const;  // that its extents have
   uint64_t bytes() const { return elements() * SizeOf(dtype); }

@@ -64,7 +64,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, WeightFiles fi
       return NotSupported("{}: tensor {} has type {}, which weights cannot have", files.directory,
                           tensor.name, tensor.unknown_type);
     if (std::exchange(stored, part.array) != part.array) array = builder.AddArray(tensor);
-    builder.catalog.parts.push_back({part.Then(tensor.map()), numbers[part.tensor], array});
+    builder.catalog.parts.push_back({tensor.Stored(part), numbers[part.tensor], array});
   }
   for (const auto& [fate, tensors] : mapping.left)
     for (const uint32_t tensor : tensors) builder.account.Leave(fate, builder.catalog, files.tensors[tensor]);

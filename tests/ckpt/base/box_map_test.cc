@@ -13,14 +13,6 @@ TEST(BoxMapTest, ABoxOfTheTensorIsFoundInTheArray) {
   EXPECT_EQ(columns.ToArray(columns.box), columns.in_array);
 }
 
-TEST(BoxMapTest, MapsAreComposed) {
-  const BoxMap rows{{{4, 0}, {2, 3}}, {{10, 0}, {2, 3}}};
-  const BoxMap transpose{{{0, 0}, {12, 3}}, {{0, 0}, {3, 12}}, true};
-  const BoxMap both = rows.Then(transpose);
-  EXPECT_EQ(both.ToArray({{5, 1}, {1, 2}}), (Box{{1, 11}, {2, 1}}));
-  EXPECT_EQ(both.Then(transpose.Inverse()).in_array, rows.in_array);
-}
-
 TEST(BoxMapTest, BothBoxesLieInTheirShapesAndHaveTheSameElements) {
   const BoxMap rows{{{4, 0}, {2, 3}}, {{10, 0}, {2, 3}}};
   EXPECT_TRUE(rows.Fits({6, 3}, {12, 3}));
