@@ -11,14 +11,14 @@
 
 namespace cairn {
 
-// Of a look at files: a file server hears from every rank.
+// For looks at files: a file server hears from every rank.
 struct Pauses {
   std::chrono::nanoseconds first = std::chrono::milliseconds(20);
   std::chrono::nanoseconds longest = std::chrono::milliseconds(500);  // how late a wait may notice its end
   int yields = 0;  // looks before the first pause, after which the thread only gives its core to others
 };
 
-// Of a look at messages of other ranks. CPU ranks share cores (eight on two is usual in tests), so a rank
+// For looks at messages of other ranks. CPU ranks share cores (eight on two is usual in tests), so a rank
 // that waits must leave them to the others.
 inline constexpr Pauses kMessagePauses{std::chrono::microseconds(10), std::chrono::microseconds(500), 32};
 

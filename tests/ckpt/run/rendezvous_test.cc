@@ -220,9 +220,11 @@ TEST(RendezvousTest, NewsReachARankThatDoesNotSeeTheDirectory) {
   const Status failed = Aborted("rank 2 (host n3) failed: no room");
   team.news = [&] { return TeamNews{.failed = failed}; };
   const auto never = [] { return false; };
+  RankTeam lead = team;
+  lead.rank = 0;
   for (const Status& heard : {Rendezvous(Disk(), lost, team).Begin(), Rendezvous(Disk(), lost, team).Check(),
                               Rendezvous(Disk(), lost, team).AwaitPublished(team.patience, never),
-                              Rendezvous(Disk(), dir.path(), RankTeam(team)).GatherToRoot("").status()})
+                              Rendezvous(Disk(), dir.path(), lead).GatherToRoot("").status()})
     EXPECT_EQ(heard.message(), failed.message());
   Rendezvous(Disk(), dir.path(), team).Fail(failed);  // passes it on as it is
   EXPECT_EQ(Rendezvous(Disk(), dir.path(), RankOf(0, 2)).Check().message(), failed.message());
