@@ -13,6 +13,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "ckpt/base/exit_code.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {

@@ -96,9 +96,9 @@ class Mapper {
   void ListPlaces() {
     for (uint32_t i = 0; i < expanded_.tensors.size(); ++i) place_of_.emplace(expanded_.tensors[i].name, i);
     for (const Module& module : architecture_.modules)
-      if (const auto place = place_of_.find(module.name + ".weight");
+      if (const auto place = place_of_.find(module.Name(/*of_bias=*/false));
           !module.also.empty() && place != place_of_.end())
-        place_of_.emplace(module.also + ".weight", place->second);
+        place_of_.emplace(module.also + module.suffixes[0], place->second);
   }
 
   std::optional<uint32_t> FindPlace(const std::string& name) const {
@@ -111,7 +111,8 @@ class Mapper {
   bool IsHead(const std::string& name) const {
     return std::ranges::any_of(architecture_.modules, [&](const Module& module) {
       return module.canonical[0] == "output" &&
-             (name == module.name + ".weight" || (!module.also.empty() && name == module.also + ".weight"));
+             (name == module.Name(/*of_bias=*/false) ||
+              (!module.also.empty() && name == module.also + module.suffixes[0]));
     });
   }
 

@@ -21,7 +21,7 @@ TEST(Sha256SumsTest, NamesRoundTrip) {
 }
 
 TEST(Sha256SumsTest, AcceptsBinaryMarksAndUpperCase) {
-  const auto sums = ParseSha256Sums(std::string(64, 'A') + " *name");
+  const auto sums = ParseSha256Sums(fmt::format("{:A>64} *name", ""));
   ASSERT_TRUE(sums.ok()) << sums.status().message();
   EXPECT_EQ(sums->at(0).name, "name");
   EXPECT_EQ(sums->at(0).digest, kDigest);

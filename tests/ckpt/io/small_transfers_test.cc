@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kRows = 600, kColumnBytes = 2048, kColumns = 3;
+constexpr uint64_t kFusedRows = 600, kColumnBytes = 2048, kFusedColumns = 3;
 
 std::string BytesOf(uint64_t bytes) {
   std::string text(bytes, '\0');
@@ -23,9 +23,9 @@ void WriteColumns(FileSystem& fs, const std::string& path, const std::string& ex
   WaitingPages waiting(max_waiting);
   const auto file = PagedFile::Create(fs, ring, waiting, path, expected.size(), Direct::kOff);
   ASSERT_TRUE(file.ok());
-  for (uint64_t column = 0; column < kColumns; ++column)
-    for (uint64_t row = 0; row < kRows; ++row) {
-      const uint64_t at = (row * kColumns + column) * kColumnBytes;
+  for (uint64_t column = 0; column < kFusedColumns; ++column)
+    for (uint64_t row = 0; row < kFusedRows; ++row) {
+      const uint64_t at = (row * kFusedColumns + column) * kColumnBytes;
       ASSERT_TRUE((*file)->Write(at, std::as_bytes(std::span(expected)).subspan(at, kColumnBytes)).ok());
     }
   ASSERT_TRUE((*file)->Finish().ok());
@@ -33,7 +33,7 @@ void WriteColumns(FileSystem& fs, const std::string& path, const std::string& ex
 
 TEST(PagedFileTransfersTest, ColumnsOfAMatrixAreWrittenTogether) {
   const TempDir dir;
-  const std::string expected = BytesOf(kRows * kColumns * kColumnBytes);
+  const std::string expected = BytesOf(kFusedRows * kFusedColumns * kColumnBytes);
   for (const size_t max_waiting : {4096, 64}) {
     FaultyFileSystem fs(FileSystem::Posix());
     const std::string path = dir / std::to_string(max_waiting);
