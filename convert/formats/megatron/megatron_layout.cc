@@ -64,8 +64,7 @@ class Builder {
                           .bias = bias,
                           .layer = layer,
                           .shape = ShapeOf(first),
-                          .gated = module.is_gate_up() && shape_.has.gate,
-                          .parts = {}};
+                          .gated = module.is_gate_up() && shape_.has.gate};
     for (const Cut& cut : module.cut_as().cuts)
       if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
     if (!SetSlice(found, tensor))
