@@ -115,9 +115,7 @@ Mount MountOf(std::string_view mount_info, const std::string& directory) {
   // A line: fields, optional fields, "-", type, source, options.
   const size_t end = std::min(line.size(), line.find(" - "));
   const std::string_view file_system = FieldsFrom(line.substr(end), 2);
-  Mount mount{.point = Unescape(Field(line, kMountPointField)),
-              .type = std::string(Field(file_system, 0)),
-              .options = {}};
+  Mount mount{.point = Unescape(Field(line, kMountPointField)), .type = std::string(Field(file_system, 0))};
   AddOptions(Field(line, kMountOptionsField), mount.options);
   AddOptions(Field(file_system, 2), mount.options);
   return mount;

@@ -29,7 +29,6 @@ std::optional<double> ValidationLossOf(const nlohmann::json& state, int64_t step
 StepFacts StepFactsOf(const Manifest& manifest) {
   return {.step = manifest.step,
           .tokens = IntField(manifest.state, "consumed_tokens"),
-          .unhealthy = {},
           .health = HealthOf(manifest.state),
           .run = manifest.run,
           .epoch = IntField(manifest.state, "epoch"),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -13,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "ckpt/base/parse_number.h"
 #include "runtime/comm/world.h"
 #include "runtime/control/mailbox.h"
 
@@ -27,11 +27,12 @@ std::string_view Variable(const char* name) {
 
 int IntVariable(const char* name, int lowest, int highest) {
   const std::string_view text = Variable(name);
-  const auto value = ParseNumber<int>(text, lowest);
-  TORCH_CHECK(value && *value <= highest, "environment variable ", name, "='", text,
-              "' is not a number from ", lowest, " to ", highest,
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  TORCH_CHECK(error == std::errc() && end == text.data() + text.size() && value >= lowest && value <= highest,
+              "environment variable ", name, "='", text, "' is not a number from ", lowest, " to ", highest,
               "; start the ranks with torchrun, or unset RANK and WORLD_SIZE");
-  return *value;
+  return value;
 }
 
 // Under torchrun its agent serves the store, and a restarted job finds the keys of its first life in it.

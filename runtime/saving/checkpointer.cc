@@ -25,9 +25,7 @@ TrainState BeforeProgress(const TrainState& other) {
           .seed = kUnknownSeed,
           .loss_scale = other.loss_scale,
           .loss_scale_good_steps = other.loss_scale_good_steps,
-          .loss_scale_hysteresis = other.loss_scale_hysteresis,
-          .health = {},
-          .validation = {}};
+          .loss_scale_hysteresis = other.loss_scale_hysteresis};
 }
 
 }  // namespace

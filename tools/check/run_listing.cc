@@ -71,7 +71,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
 
 // Times come first: opening a step accesses its files.
 StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_view name) {
-  StepListing step{.directory = directory, .state = {}, .trouble = {}, .unhealthy = {}, .manifest = {}};
+  StepListing step{.directory = directory};
   step.step = StepOfName(name).value_or(0);
   step.state = ParseMarkedDirName(name).value_or("committed");
   if (const auto names = fs.List(directory); names.ok()) ReadTimes(fs, *names, step);
@@ -112,7 +112,7 @@ void SortByCommit(std::vector<StepListing>& steps) {
 std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) {
   const auto names = ListAtOnce(fs, directory);
   if (!names.ok()) return std::nullopt;
-  RunListing run{.directory = directory, .steps = {}};
+  RunListing run{.directory = directory};
   for (const std::string& name : *names)
     if (const auto step = StepOfName(name))
       run.steps.push_back(
@@ -154,13 +154,8 @@ void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector
 }
 
 StepListing ListForeignStep(FileSystem& fs, const ForeignStep& foreign) {
-  StepListing step{.directory = foreign.path,
-                   .step = foreign.step.value_or(0),
-                   .state = {},
-                   .system = SystemOf(fs, foreign.path),
-                   .trouble = {},
-                   .unhealthy = {},
-                   .manifest = {}};
+  StepListing step{
+      .directory = foreign.path, .step = foreign.step.value_or(0), .system = SystemOf(fs, foreign.path)};
   const auto files = ListStepFiles(fs, foreign.path);
   if (files.ok()) {
     std::vector<std::string> names;
@@ -179,7 +174,7 @@ std::optional<RunListing> ListForeignRun(FileSystem& fs, const std::string& dire
   const std::vector<ForeignStep> steps = ListRunSteps(fs, directory);
   if (std::ranges::none_of(steps, [&](const ForeignStep& step) { return IsKnownForeign(fs, step.path); }))
     return std::nullopt;
-  RunListing run{.directory = directory, .steps = {}};
+  RunListing run{.directory = directory};
   for (const ForeignStep& step : steps) run.steps.push_back(ListForeignStep(fs, step));
   return run;
 }

@@ -37,8 +37,7 @@ VerifyReport CheckFiles(FileSystem& fs, const std::string& directory) {
 }
 
 Check ToCheck(CheckKind kind, const VerifyReport& part) {
-  Check check{.kind = kind, .bytes = part.bytes_checked, .ranges = {}, .first_problems = {}, .files = {}};
-  check.problems = part.problems.size();
+  Check check{.kind = kind, .bytes = part.bytes_checked, .problems = part.problems.size()};
   for (size_t i = 0; i < std::min(part.problems.size(), kFirstProblems); ++i)
     check.first_problems.push_back(ToString(part.problems[i]));
   return check;

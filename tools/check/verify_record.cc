@@ -94,15 +94,12 @@ std::vector<Check> DecodeOld(const json& record, const Manifest& manifest) {
                         .unix_seconds = IntField(record, "unix_seconds"),
                         .bytes = static_cast<uint64_t>(IntField(record, "bytes")),
                         .of_bytes = manifest.bytes(),
-                        .ranges = {},
-                        .problems = static_cast<uint64_t>(IntField(record, "problems")),
-                        .first_problems = {},
-                        .files = {}});
+                        .problems = static_cast<uint64_t>(IntField(record, "problems"))});
   return checks;
 }
 
 Check DecodeCheck(const json& in, const FileLists& lists) {
-  Check check{.ranges = {}, .first_problems = {}, .files = {}};
+  Check check;
   const auto kind = std::ranges::find(kAllCheckKinds, in.at("checked").get<std::string>(),
                                       [](CheckKind k) { return std::string(Name(k)); });
   if (kind == std::end(kAllCheckKinds)) throw std::out_of_range("kind");

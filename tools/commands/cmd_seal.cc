@@ -1,5 +1,5 @@
 // Three jobs of one verb: seal existing steps (publish.h may give one its final name), watch a run, and find
-// the newest sealed step that is whole. run_seal.h does them; here their results are printed.
+// the newest sealed step that is whole. sealer.h does them; here their results are printed.
 
 #include <atomic>
 #include <csignal>
@@ -16,7 +16,7 @@
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"
 #include "tools/seal/publish.h"
-#include "tools/seal/run_seal.h"
+#include "tools/seal/sealer.h"
 #include "tools/source/source_flags.h"
 
 namespace cairn {

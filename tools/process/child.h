@@ -11,7 +11,7 @@ namespace cairn {
 
 // The words as main() gets them, with a null at the end. They point into `words`.
 std::vector<char*> Arguments(const std::vector<std::string>& words);
-// Of what waitpid() says: the exit status; 128 + the signal that ended it.
+// The exit status in the status of waitpid(); 128 + the signal that ended the child.
 int ExitStatusOf(int status);
 
 struct ChildOutcome {

@@ -65,8 +65,7 @@ class Builder {
                           .bias = bias,
                           .layer = layer,
                           .shape = ShapeOf(first),
-                          .gated = module.is_gate_up() && shape_.IsGated(),
-                          .parts = {}};
+                          .gated = module.is_gate_up() && shape_.IsGated()};
     for (const Cut& cut : module.cut_as().cuts)
       if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
     if (!SetSlice(found, tensor))

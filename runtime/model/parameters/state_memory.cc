@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include "ckpt/base/parse_number.h"
+#include <charconv>
 
 namespace cairn {
 namespace {
@@ -23,10 +23,10 @@ std::string AskedFor(std::string_view message) {
   const size_t mark = message.find(kMark);
   if (mark == message.npos) return "";
   message.remove_prefix(mark + kMark.size());
-  std::string_view rest = message;
-  const auto bytes = TakeNumber<uint64_t>(rest);
-  if (bytes && rest.starts_with(" bytes"))
-    return fmt::format("{:.2f} GB", static_cast<double>(*bytes) / kGigabyte);
+  uint64_t bytes = 0;
+  const auto [end, error] = std::from_chars(message.data(), message.data() + message.size(), bytes);
+  if (error == std::errc() && message.substr(static_cast<size_t>(end - message.data())).starts_with(" bytes"))
+    return fmt::format("{:.2f} GB", static_cast<double>(bytes) / kGigabyte);
   return std::string(message.substr(0, message.find("iB") + 2));
 }
 

@@ -50,7 +50,7 @@ class CheckpointCheckTest : public testing::Test {
                                [&](const CheckpointReport& report) { reports.push_back(report); });
     return reports;
   }
-  // Of one checkpoint.
+  // The argument means one checkpoint.
   CheckpointReport CheckOne(const std::string& argument, const CheckpointChecks& checks = {}) {
     const std::vector<CheckpointReport> reports = Check(argument, checks);
     EXPECT_TRUE(status_.ok()) << status_.message();

@@ -1,7 +1,5 @@
 // Runs of transformers: the steps are checkpoint-N, and trainer_state.json is written last.
 
-#include "tools/seal/run_seal.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,11 +7,12 @@
 #include <fstream>
 
 #include "tests/support/temp_dir.h"
+#include "tools/seal/sealer.h"
 
 namespace cairn {
 namespace {
 
-class RunSealTest : public testing::Test {
+class SealedRunTest : public testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& file) {
     std::filesystem::create_directories(dir_ / name);
@@ -43,7 +42,7 @@ class RunSealTest : public testing::Test {
   std::vector<std::string> lines_;
 };
 
-TEST_F(RunSealTest, WatchesNewestFirstAndTriesAgainWhenFilesChange) {
+TEST_F(SealedRunTest, WatchesNewestFirstAndTriesAgainWhenFilesChange) {
   WriteStep(20);
   WriteStep(40);
   Write("checkpoint-60", "model.safetensors");  // its writer is not done
@@ -60,7 +59,7 @@ TEST_F(RunSealTest, WatchesNewestFirstAndTriesAgainWhenFilesChange) {
   EXPECT_EQ(tried, (std::vector<int64_t>{40, 20, 80, 40}));
 }
 
-TEST_F(RunSealTest, PassesOverStepsThatAreNotWhole) {
+TEST_F(SealedRunTest, PassesOverStepsThatAreNotWhole) {
   EXPECT_FALSE(Newest());
   for (const int64_t number : {20, 40, 60}) Seal(WriteStep(number));
   WriteStep(80);
@@ -76,7 +75,7 @@ TEST_F(RunSealTest, PassesOverStepsThatAreNotWhole) {
                 "note: " + (dir_ / "checkpoint-40/added.txt: was added after the seal")}));
 }
 
-TEST_F(RunSealTest, WaitsForNoFileOnceStopped) {
+TEST_F(SealedRunTest, WaitsForNoFileOnceStopped) {
   const std::string step = WriteStep(20);
   std::atomic<bool> stop = true;
   WaitUntilQuiet(fs_, {step, 20}, {.open = {}, .quiet_seconds = 3600, .stop = &stop},
