@@ -16,7 +16,7 @@ namespace cairn {
 using Axes = std::array<uint8_t, kMaxRank>;
 inline constexpr Axes kSameAxes = {0, 1, 2, 3, 4, 5, 6, 7}, kLastTwoSwapped = {1, 0, 2, 3, 4, 5, 6, 7};
 static_assert(kMaxRank == 8);
-// Of a shape or an offset. Requires two axes at least.
+// Swaps the last two entries of a shape or an offset. Requires two axes at least.
 inline Dims LastTwoSwapped(Dims dims) {
   std::swap(dims[dims.rank() - 1], dims[dims.rank() - 2]);
   return dims;

@@ -34,7 +34,7 @@ struct Module {
   std::string when = kAlways;    // condition for the module
   std::string weight = kAlways;  // condition for a weight; a LayerNorm may have neither
   std::string also = {};         // its name in the memory of transformers 5, if different
-  // Of its weight's and its bias's name; {"", "_bias"} if the module is a parameter itself.
+  // Follow its name in that of its weight and its bias; {"", "_bias"} if the module is a parameter itself.
   std::vector<std::string> suffixes = {".weight", ".bias"};
 
   std::string Name(bool of_bias) const { return name + suffixes[of_bias]; }

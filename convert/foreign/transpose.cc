@@ -25,7 +25,7 @@ void TransposeAs(const std::byte* in, const Loop& columns, const Loop& rows, std
     }
 }
 
-// Of elements of `size` bytes (1, 2, 4 or 8).
+// For elements of `size` bytes (1, 2, 4 or 8).
 void Transpose(const std::byte* in, const Loop& columns, const Loop& rows, uint64_t size, std::byte* out) {
   switch (size) {
     case 1:

@@ -6,13 +6,13 @@
 namespace cairn {
 namespace {
 
-using Form = GoalOptions::Form;
+using Amount = GoalOptions::Form;
 
-uint64_t KillPoints(Form form) { return form == Form::kLong ? 200'000 : 12'000; }
+uint64_t KillPoints(Amount form) { return form == Amount::kLong ? 200'000 : 12'000; }
 
 // Each mutant of the code is caught within 20,000 of them.
-uint64_t PowerLosses(Form form) {
-  return form == Form::kLong ? 1'000'000 : form == Form::kQuick ? 20'000 : 100'000;
+uint64_t PowerLosses(Amount form) {
+  return form == Amount::kLong ? 1'000'000 : form == Amount::kQuick ? 20'000 : 100'000;
 }
 
 // Data is written into directories that no reader sees: crashes around renames are tried more often.

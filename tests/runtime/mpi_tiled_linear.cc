@@ -2,6 +2,7 @@
 // mostly two wide matrices. Under ZeRO 3 neither their weights nor their gradients are ever whole in memory;
 // under ZeRO 2 the gradients are not. Losses stay what they are without (more of them: mpi_training.cc).
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <filesystem>

@@ -2,6 +2,7 @@
 // stages, and prints each stage's idle time as a share of its busy time, next to the
 // formula. Sleeping ranks need no cores, so any machine will do. Run by hand; docs/performance.md.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <chrono>

@@ -75,7 +75,7 @@ TEST_F(TextSourceTest, LargeDocumentComesInChunks) {
 
 // The blanks at its end are a separate piece.
 TEST_F(TextSourceTest, TheEndOfALongLineIsNotABlankLine) {
-  const std::string content = std::string(2 * kMaxLinePieceBytes, 'x') + "  \nthe same document\n";
+  const std::string content = fmt::format("{:x>{}}  \nthe same document\n", "", 2 * kMaxLinePieceBytes);
   EXPECT_EQ(Documents({Write("a.txt", content)}, {.split_on_blank_lines = true})->size(), 1u);
 }
 

@@ -3,6 +3,7 @@
 #include "runtime/model/autograd/recompute.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
