@@ -461,7 +461,7 @@ class IdentityTest(CliTest):
         for name in names:
             self.assertEqual((self.store / name).read_text(), "mine")
         self.assertTrue((self.store / ".staging-0a0a0a0a").is_symlink())
-        self.assertEqual(done.stderr.count("x.tar.gz.partial is left alone"), 1)
+        self.assertEqual(done.stderr.count("x.tar.gz.partial was not removed"), 1)
 
     def test_paths_are_relative_to_the_policys_file(self):
         self.step("gpt", 4, "a")
@@ -518,7 +518,7 @@ class IdentityTest(CliTest):
         for key in ("tag", "status", "metrics", "on_failure", "weights_suffice", "[quota]", "inodes", "[verify]",
                     "per_night", "[recall]", "stat", "[[class]]", "monthly"):
             self.assertIn(f" {key}", text)
-        for line, says in (("purge_dais = 3", "did you mean 'purge_days'"), ("[quota]", "[quota] sets nothing"),
+        for line, says in (("purge_dais = 3", "did you mean 'purge_days'"), ("[quota]", "[quota] is empty"),
                            ("[qouta]\nbytes = 3", "did you mean 'quota'"), ('tag = "by hand"', "'tag' has the wrong type")):
             policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', self.LAST.format(1) if line[0] == "[" else "", line,
                                 "" if line[0] == "[" else self.LAST.format(1))

@@ -404,7 +404,7 @@ class StripTest(CliTest):
         self.cairn("convert", self.make_step(*rounded, "--unrounded", "final_norm.weight", step=300), "dcp", "--to", "dcp")
         noted = self.cairn("convert", "dcp", "native", "--to", "native").stderr
         self.assertIn("note: ", noted)
-        self.assertIn("not the fp32 master rounded", noted)
+        self.assertIn("is not its fp32 master, rounded", noted)
         self.assertNotIn("note", self.cairn("convert", "dcp", "again", "--to", "native", "--no-rounding-check").stderr)
         self.assertIn("--no-rounding-check", manifest_of(self.dir / "again"))
         self.assertNotIn("--no-rounding-check", manifest_of(self.dir / "native"))

@@ -182,7 +182,7 @@ class SealTest(CliTest):
         run = self.make_run(steps=(100,))
         step = run / "global_step100"
         self.seal(run / "nothing", code=2)
-        self.seal(self.run_dir, code=2, says="without seals")
+        self.seal(self.run_dir, code=2, says="need no seals")
         self.cairn("seal", "--newest", "--watch", run, code=2)
         self.cairn("seal", step, "--hash", code=2)
         big = step / "big.bin"

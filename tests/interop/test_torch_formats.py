@@ -307,7 +307,7 @@ class UnknownModelsTest(Case):
         for key, value in tensors.items():
             self.assertTrue(same_bits(dump.tensors[key, "weight"], value), key)
         for path in (self.path("one"), self.path("one", "global_step100")):
-            self.assertIn("it is of GPT-NeoX", cairn("inspect", path).stderr)
+            self.assertIn("it was written by GPT-NeoX", cairn("inspect", path).stderr)
         with open(self.path("one", "latest"), "w") as file:
             file.write("global_step100")
         self.assertEqual(seal(self.path("one"))["system"], "gpt-neox")
@@ -637,7 +637,7 @@ class DcpTest(Case):
             self.assertEqual(seal(self.path(name))["system"], "dcp")
             dcp_to_torch_save(self.path(name), self.path("sealed.pt"))
         os.rename(self.path("flat2", "__1_0.distcp"), self.path("away"))
-        self.assertIn("__1_0.distcp: is missing", cairn("seal", self.path("flat2"), "--settle", 0, status=1).stderr)
+        self.assertIn("__1_0.distcp: the file is missing", cairn("seal", self.path("flat2"), "--settle", 0, status=1).stderr)
         os.rename(self.path("away"), self.path("flat2", "__1_0.distcp"))
 
     def check_others(self):

@@ -212,7 +212,7 @@ TEST_P(ArchitectureTest, MapsListedTensorsToParameters) {
   EXPECT_THAT(map().status().message(), HasSubstr("no place")) << "only a training's names have a prefix";
   listed.back() = last;
   listed.push_back(last);
-  EXPECT_THAT(map().status().message(), HasSubstr("there twice"));
+  EXPECT_THAT(map().status().message(), HasSubstr("occur twice"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ArchitectureTest, testing::ValuesIn(AllAndOneMore()),
