@@ -122,7 +122,7 @@ class ArchiveTest(CliTest):
         self.cairn("ls", self.run_dir, says=["damaged", "verified"])
         shutil.rmtree(newest)
         self.archive("restore", f"{self.store}:gpt@30", newest)
-        self.archive("run", self.run_dir, "--store", self.store, "--delete-source", says="step-00000030 stays")
+        self.archive("run", self.run_dir, "--store", self.store, "--delete-source", says="step-00000030 is kept")
         self.assertEqual(list(self.run_dir.glob("step-*")), [newest])
 
     def test_the_newest_healthy_step_is_deleted_only_on_request(self):
@@ -322,7 +322,7 @@ class PackedTest(CliTest):
         self.assertIn("final_norm.weight/master", header)
         self.assertIn("layers.0.mlp.up.weight/exp_avg", header)
         self.assertNotIn("layers.1.mlp.up.weight", header)
-        self.archive("restore", f"{self.store}:gpt@100", "none", "--tensors", "nothing*", code=2, says="no tensor matches")
+        self.archive("restore", f"{self.store}:gpt@100", "none", "--tensors", "nothing*", code=2, says="matches no tensor")
         self.assertFalse((self.dir / "none").exists())
         self.assertTrue(weights.keys() <= tree(self.dir).keys())
 

@@ -113,7 +113,7 @@ class DocsTest(unittest.TestCase):
                     verb = words[:1]
                     if len(words) > 1 and words[1] in help_of(tuple(verb))[0]:
                         verb = words[:2]
-                    known = help_of(tuple(verb))[1] | ({"--nproc-per-node"} if verb == ["train"] else set())
+                    known = help_of(())[1] | help_of(tuple(verb))[1] | ({"--nproc-per-node"} if verb == ["train"] else set())
                     for word in words:
                         if re.match("--[a-z]", word):
                             seen += 1

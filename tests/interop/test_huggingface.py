@@ -133,7 +133,7 @@ class HuggingFaceTest(CliTest):
             self.cairn("convert", source, native, "--to", "native", "--tp", 2, code=2, says="its tensors do not record how they are cut")
             self.cairn(*more, "convert", source, native, "--to", "native", "--tp", 2, "--pp", 3)
             self.cairn("reshape", native, other, "--tp", 1, "--dp", 2)
-            self.cairn("convert", other, back, "--to", "hf", code=2, says='architecture "stablelm" has no Hugging Face form here')
+            self.cairn("convert", other, back, "--to", "hf", code=2, says='architecture "stablelm" has no Hugging Face form in Cairn')
             self.cairn("convert", other, back, "--to", "hf", *more)
             self.check_equal(source, self.dir / back)
             self.check_config(source, self.dir / back)
@@ -263,7 +263,7 @@ class HuggingFaceTest(CliTest):
         refused(["attention_bias"], attention_bias="yes")
         save_file(whole, source / "model.safetensors", {"format": "pt"})
         (source / "config.json").write_text(json.dumps(config | {"model_type": "mamba"}))  # its tensors keep their names
-        self.cairn("convert", source, "out", "--to", "megatron", code=2, says='no table knows model_type "mamba"')
+        self.cairn("convert", source, "out", "--to", "megatron", code=2, says='the family model_type "mamba"')
         self.cairn("convert", source, "out", "--to", "native", "--tp", 2, code=2, says="its tensors do not record how they are cut")
         self.cairn("convert", source, "under-its-names", "--to", "native")
         refused(["quantiz"], quantization_config={"quant_method": "gptq"})

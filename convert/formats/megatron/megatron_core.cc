@@ -188,7 +188,7 @@ void CorePlan::AddNotes() {
   }
   if (distributed())
     state.notes.push_back(
-        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes it for the other");
+        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes that of the other");
   else
     state.notes.push_back(fmt::format(
         "the optimizer's state is not for --use-distributed-optimizer, which takes that of "
@@ -200,7 +200,7 @@ void CorePlan::AddNotes() {
   if (!state.schedule.contains("num_steps"))
     state.notes.push_back(
         fmt::format("no schedule of the learning rate is known; start with --override-opt-param-scheduler; "
-                    "Megatron-Core from 0.19 on takes the state only at --lr {} --min-lr {}",
+                    "Megatron-Core from 0.19 on takes the state at --lr {} --min-lr {} alone",
                     group["max_lr"].dump(), group["min_lr"].dump()));
   if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
   if (tensors.weight_type() == Dtype::kF16 && !(state.dynamic_loss_scale && state.loss_scale > 0))

@@ -219,7 +219,7 @@ class MegatronPlanner {
   void AddNotes() {
     plan_.state.notes.push_back("random states are not carried; start with --no-load-rng");
     if (!fits_all_buckets_)
-      plan_.state.notes.push_back("some sizes are not multiples of 64; start without --overlap-grad-reduce");
+      plan_.state.notes.push_back("some sizes are no multiples of 64; start without --overlap-grad-reduce");
     if (plan_.distributed() && plan_.tensors.weight_type() == Dtype::kF16)
       plan_.state.notes.push_back("start without --accumulate-allreduce-grads-in-fp32");
     plan_.AddNotes();

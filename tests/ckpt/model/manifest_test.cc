@@ -134,7 +134,7 @@ TEST(ManifestTest, DeepNestingIsCorrupt) {
     for (const char* field : {"format", "model"}) {
       const Status status = DecodeManifest(fmt::format("{{\"{}\": {}}}", field, deep)).status();
       EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
-      EXPECT_NE(status.message().find("nests"), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find("nested"), std::string::npos) << status.message();
     }
   }
 }

@@ -107,7 +107,7 @@ TEST_F(ZipContainerTest, RefusesUnusualContainers) {
               HasSubstr("reaches out"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].header = 1 << 30; }), HasSubstr("outside"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].header = 5; }), HasSubstr("overlaps another one"));
-  EXPECT_THAT(Refusal([](Zip& z) { z.records[1].packed = 4; }), HasSubstr("4 packed"));
+  EXPECT_THAT(Refusal([](Zip& z) { z.records[1].packed = 4; }), HasSubstr("4 compressed"));
   EXPECT_THAT(Refusal([](Zip& z) { z.count = 1; }), HasSubstr("more than its"));
   EXPECT_THAT(Refusal([](Zip& z) { z.count = 3; }), HasSubstr("directory"));
   EXPECT_THAT(Refusal([](Zip& z) { z.count = UINT16_MAX; }), HasSubstr("zip64"));

@@ -192,7 +192,7 @@ TEST_F(RefusalTest, FormatsRefuseUnsupportedState) {
     const auto six = [&](const Topology& topology) {
       return Refusal(format, {.topology = topology, .dtype = {}}, RecipeOf({.layers = 6}, {}));
     };
-    EXPECT_THAT(six({.pp = 4}), HasSubstr("stages with 2, 2, 1, 1 layers")) << format;
+    EXPECT_THAT(six({.pp = 4}), HasSubstr("stages of 2, 2, 1, 1 layers")) << format;
     EXPECT_THAT(six({.pp = 2, .virtual_stages = 2}), HasSubstr("interleaved chunks")) << format;
   }
   EXPECT_THAT(Refusal("megatron-deepspeed", {.topology = {.pp = 2, .zero = 3}, .dtype = {}}),

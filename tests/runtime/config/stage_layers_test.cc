@@ -38,7 +38,7 @@ TEST(StageLayersTest, AListMustFit) {
   config.layers_per_stage = {3, 3};
   EXPECT_THAT(*StageLayersOf(config), IsEmpty());
   config.layers_per_stage = {4, 1};
-  EXPECT_THAT(StageLayersOf(config).status().message(), HasSubstr("they add up to 5, the model has 6"));
+  EXPECT_THAT(StageLayersOf(config).status().message(), HasSubstr("they add up to 5, but the model has 6"));
   config.layers_per_stage = {6, 0};
   EXPECT_THAT(StageLayersOf(config).status().message(), HasSubstr("each stage needs at least one"));
   config.layers_per_stage = {2, 2, 2};
