@@ -214,8 +214,8 @@ TEST(LaunchTest, AProcessThatCannotReachTheOthersDoesNotStart) {
   // An mpirun whose processes this Open MPI cannot meet leaves each of them alone.
   const Outcome mpirun = RunShell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 " + program);
   EXPECT_NE(mpirun.status, 0);
-  EXPECT_THAT(mpirun.output, HasSubstr("error: OMPI_COMM_WORLD_SIZE=2 says"));
-  EXPECT_THAT(RunShell("PMIX_RANK=1 " + program).output, HasSubstr("error: PMIX_RANK=1 says"));
+  EXPECT_THAT(mpirun.output, HasSubstr("error: OMPI_COMM_WORLD_SIZE=2 shows"));
+  EXPECT_THAT(RunShell("PMIX_RANK=1 " + program).output, HasSubstr("error: PMIX_RANK=1 shows"));
   // mpirun was asked for one process.
   EXPECT_EQ(RunShell(fmt::format("PMI_SIZE=4 {} 1 {} none", Program("mpi_run"), Program("mpi_hang"))).status,
             0);

@@ -39,7 +39,7 @@ TEST(LaunchersTest, NamesVariablesThatMeanSeveralProcesses) {
   for (const char* size :
        {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE",
         "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "PALS_LOCAL_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE"}) {
-    EXPECT_THAT(WhyNotAloneWith({{size, "2"}}), StartsWith(fmt::format("{}=2 says", size)));
+    EXPECT_THAT(WhyNotAloneWith({{size, "2"}}), StartsWith(fmt::format("{}=2 shows", size)));
     EXPECT_EQ(WhyNotAloneWith({{size, "1"}}), "");
     EXPECT_EQ(WhyNotAloneWith({{size, ""}}), "");
   }

@@ -284,7 +284,7 @@ TEST_F(PruneTest, AnArchivedAndRemovedRunIsANote) {
   const Plan plan = MakePlan(fs, policy_, 0, 0).value();
   EXPECT_TRUE(plan.failures.empty());
   ASSERT_EQ(plan.notes.size(), 1u);
-  EXPECT_NE(plan.notes[0].find("the store has 1 member from there"), std::string::npos) << plan.notes[0];
+  EXPECT_NE(plan.notes[0].find("the store has 1 member from it"), std::string::npos) << plan.notes[0];
 }
 
 TEST_F(PruneTest, ClassesThatCanSelectNothingAreAFailure) {
