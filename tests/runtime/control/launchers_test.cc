@@ -46,12 +46,12 @@ TEST(LaunchersTest, NamesVariablesThatMeanSeveralProcesses) {
   for (const char* rank :
        {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "PMI_RANK",
         "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
-    EXPECT_THAT(WhyNotAloneWith({{rank, "1"}}), StartsWith(fmt::format("{}=1 says", rank)));
+    EXPECT_THAT(WhyNotAloneWith({{rank, "1"}}), StartsWith(fmt::format("{}=1 shows", rank)));
     EXPECT_EQ(WhyNotAloneWith({{rank, "0"}}), "");
   }
   EXPECT_EQ(WhyNotAloneWith({{"LOCAL_RANK", "-1"}}), "");
   EXPECT_EQ(WhyNotAloneWith({{"LSF_PM_TASKID", "1"}}), "");  // counts from 1
-  EXPECT_THAT(WhyNotAloneWith({{"LSF_PM_TASKID", "2"}}), StartsWith("LSF_PM_TASKID=2 says"));
+  EXPECT_THAT(WhyNotAloneWith({{"LSF_PM_TASKID", "2"}}), StartsWith("LSF_PM_TASKID=2 shows"));
 }
 
 // sbatch gives the script of a job of 8 tasks these; it starts ranks by --nproc-per-node, or trains on one.
