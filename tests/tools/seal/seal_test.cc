@@ -332,7 +332,9 @@ TEST(SealRecordTest, RefusesEveryChangedByte) {
   }
   for (const char* name : {"../a", "/a", "a//b", "a/..", "", "."}) {
     seal.files = {{name, 0, 0, {}}};
-    EXPECT_NE(DecodeSeal(EncodeSeal(seal)).status().message().find("outside of its directory"), std::string::npos) << name;
+    EXPECT_NE(DecodeSeal(EncodeSeal(seal)).status().message().find("outside of its directory"),
+              std::string::npos)
+        << name;
   }
 }
 
