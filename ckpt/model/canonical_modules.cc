@@ -10,13 +10,11 @@ constexpr int64_t kOffsetRows = 2;  // rows before OPT's first position
 // True if a cut through this extent falls between heads.
 bool HasHeads(Extent extent) { return extent == Extent::kQuery || extent == Extent::kKeyValue; }
 
-}  // namespace
-
-const std::vector<CanonicalModule>& CanonicalModules() {
+std::vector<CanonicalModule> MakeModules() {
   using enum Extent;
   const std::vector<Cut> none, rows{{Axis::kTp, 0}}, columns{{Axis::kTp, 1}};
   constexpr bool kFused = true;
-  static const std::vector<CanonicalModule> kModules = {
+  return {
       {"embedding.word", {kVocab, kHidden}, rows, kBeforeLayers},
       {"embedding.position", {kPositions, kHidden}, none, kBeforeLayers},
       {"embedding.position_offset", {kPositionOffset, kHidden}, none, kBeforeLayers},
@@ -37,6 +35,12 @@ const std::vector<CanonicalModule>& CanonicalModules() {
       {"final_norm", {kHidden}, none, kAfterLayers},
       {"output", {kVocab, kHidden}, rows, kAfterLayers},
   };
+}
+
+}  // namespace
+
+const std::vector<CanonicalModule>& CanonicalModules() {
+  static const std::vector<CanonicalModule> kModules = MakeModules();
   return kModules;
 }
 

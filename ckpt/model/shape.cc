@@ -16,10 +16,10 @@ constexpr int64_t kMaxHeadBoxes = 1 << 24;  // layers times heads
 double ParamsOf(const ModuleSet& modules, const ModelShape& shape, bool matrices_only = false) {
   double params = 0;
   for (const CanonicalModule& module : CanonicalModules()) {
-    const bool is_matrix = module.extents.size() > 1;
+    const bool is_matrix = module.extents.size() > 1, weight = modules.Has(module, false);
+    if (!weight || (matrices_only && !is_matrix)) continue;
     const auto rows = static_cast<double>(SizeOf(module.extents[0], shape));
-    if (modules.Has(module, false) && (is_matrix || !matrices_only))
-      params += is_matrix ? rows * static_cast<double>(SizeOf(module.extents[1], shape)) : rows;
+    params += is_matrix ? rows * static_cast<double>(SizeOf(module.extents[1], shape)) : rows;
     if (modules.Has(module, true) && !matrices_only) params += rows;
   }
   return params;

@@ -62,12 +62,16 @@ StageMemory StatesOf(double params, const ParameterBytes& bytes, const RunSetup&
 class MegatronStage {
  public:
   MegatronStage(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants)
-      : shape_(shape), setup_(setup), constants_(constants), tp_(static_cast<double>(setup.tp)) {}
+      : shape_(shape),
+        setup_(setup),
+        constants_(constants),
+        tp_(static_cast<double>(setup.tp)),
+        layer_params_(shape.LayerParams()) {}
 
   StageMemory Of(double layers, bool embedding, bool head, double micro_batches) const {
     const double table = shape_.PaddedVocab(setup_.tp) * static_cast<double>(shape_.hidden);
     const double tables = embedding + (head && (!embedding || !shape_.tied));
-    StageMemory memory = States((layers * shape_.LayerParams() + tables * table) / tp_);
+    StageMemory memory = States((layers * layer_params_ + tables * table) / tp_);
     memory.in_flight = InFlight(micro_batches, setup_) * layers * KeptBytes() / kGiga;
     memory.activations = Working(head) / kGiga;
     memory.buffers = constants_.base_gb;
@@ -109,6 +113,7 @@ class MegatronStage {
   const RunSetup& setup_;
   const MemoryConstants& constants_;
   double tp_;
+  double layer_params_;
 };
 
 // Bytes of activations that are kept for backward, by precision and kind of model.
@@ -157,13 +162,14 @@ class CairnRank {
         setup_(setup),
         base_gb_(base_gb),
         tp_(static_cast<double>(setup.tp)),
+        layer_params_(shape.LayerParams()),
         elements_(static_cast<double>(setup.micro_batch) * shape.seq * shape.hidden),
         element_(setup.mixed() ? 2 : 4),
         bytes_(LayerBytesOf(shape, setup)) {}
 
   StageMemory Of(double layers, bool embedding, bool head, double micro_batches) const {
     const double table = shape_.PaddedVocab(setup_.tp) / tp_ * shape_.hidden;
-    double params = layers * shape_.LayerParams() / tp_;
+    double params = layers * layer_params_ / tp_;
     if (embedding) params += table + shape_.PositionParams();
     if (head && (!embedding || !shape_.tied)) params += table;
     StageMemory memory = StatesOf(params, {element_, 4, setup_.mixed() ? 12.0 : 8.0}, setup_);
@@ -209,6 +215,7 @@ class CairnRank {
   const RunSetup& setup_;
   double base_gb_;
   double tp_;
+  double layer_params_;
   double elements_;  // of one micro-batch's activations
   double element_;   // bytes of a weight
   LayerBytes bytes_;
