@@ -1,10 +1,10 @@
 #include "ckpt/model/decoder_modules.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <utility>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
@@ -16,12 +16,10 @@ uint64_t Bit(const CanonicalModule& module) { return uint64_t{1} << (&module - C
 std::optional<uint64_t> TakeLayer(std::string_view& name) {
   constexpr std::string_view kLayers = "layers.";
   if (!name.starts_with(kLayers)) return std::nullopt;
-  uint64_t layer = 0;
-  const char* const last = name.data() + name.size();
-  const auto [end, error] = std::from_chars(name.data() + kLayers.size(), last, layer);
-  if (error != std::errc() || std::cmp_greater_equal(layer, kMaxLayers) || end == last || *end != '.')
-    return std::nullopt;
-  name = {end + 1, last};
+  std::string_view rest = name.substr(kLayers.size());
+  const auto layer = TakeNumber<uint64_t>(rest);
+  if (!layer || std::cmp_greater_equal(*layer, kMaxLayers) || !rest.starts_with('.')) return std::nullopt;
+  name = rest.substr(1);
   return layer;
 }
 

@@ -14,13 +14,13 @@
 #include "ckpt/run/rendezvous.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <utility>
 
 #include "ckpt/base/backoff.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/short_list.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/fresh_names.h"
@@ -48,11 +48,7 @@ std::string HelloPrefix(const RankTeam& team, int rank) {
 
 std::string Named(int rank, std::string_view host) { return fmt::format("rank {} (host {})", rank, host); }
 
-int NumberIn(std::string_view text) {
-  int value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
+int NumberIn(std::string_view text) { return TakeNumber<int>(text).value_or(0); }
 
 StatusKind KindIn(std::string_view number) {
   const int kind = NumberIn(number);

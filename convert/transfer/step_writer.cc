@@ -13,6 +13,7 @@
 #include <future>
 #include <set>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/worker_pool.h"
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/run/committer.h"
@@ -67,7 +68,7 @@ class StepWriting final : public BlockTarget {
     Status status = DoShare();
     if (status.ok()) status = source_.CheckRead();
     if (status.ok() && !team_.leads())
-      status = rendezvous_.GatherToRoot(fmt::format("{}\n", source_.bytes_read())).status();
+      status = rendezvous_.GatherToRoot(std::to_string(source_.bytes_read())).status();
     TransferResult result = OutcomeOf(transfer_, stream_);
     if (result.overflowed && status.ok()) return result;
     result.path = committer_.step_dir();
@@ -298,7 +299,7 @@ class StepWriting final : public BlockTarget {
   // Rank 0 of a team ends the shards from the records of all units.
   Status FinishShards() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> read, rendezvous_.GatherToRoot("0"));
-    for (const std::string& bytes : read) bytes_read_by_others_ += std::strtoull(bytes.c_str(), nullptr, 10);
+    for (const std::string& bytes : read) bytes_read_by_others_ += ParseNumber<uint64_t>(bytes).value_or(0);
     for (int index = 0; index < plan_.topology().pp; ++index) {
       CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Stage> stage, OpenStage(index));
       for (size_t unit = 0; unit < stage->units.size(); ++unit) {

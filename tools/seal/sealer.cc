@@ -13,8 +13,8 @@
 #include <map>
 #include <ranges>
 #include <set>
-#include <thread>
 
+#include "ckpt/base/backoff.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/io/replace_file.h"
@@ -133,9 +133,8 @@ class StepSealer {
 bool IsStopped(const SealOptions& options) { return options.stop && *options.stop; }
 
 void SleepUnlessStopped(double seconds, const SealOptions& options) {
-  constexpr double kSlice = 0.1;
-  for (double slept = 0; slept < seconds && !IsStopped(options); slept += kSlice)
-    std::this_thread::sleep_for(std::chrono::duration<double>(kSlice));
+  for (Backoff wait; wait.elapsed() < std::chrono::duration<double>(seconds) && !IsStopped(options);)
+    wait.Pause();
 }
 
 // Why a step is not whole; empty if it is.

@@ -4,8 +4,8 @@
 #include "convert/formats/deepspeed/pipeline_layers.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "ckpt/base/parse_number.h"
 #include "convert/formats/megatron_model/megatron_names.h"
 #include "convert/torch/tensor_walk.h"
 
@@ -103,10 +103,10 @@ bool MatchesGptNeox(FileSystem& fs, const std::string& path) {
 
 std::optional<PipelineName> ParsePipelineName(const std::string& name) {
   PipelineName parsed;
-  const char* end = name.data() + name.size();
-  const auto [dot, error] = std::from_chars(name.data(), end, parsed.layer);
-  if (error != std::errc() || dot == end || *dot != '.' || parsed.layer < 0) return std::nullopt;
-  parsed.rest.assign(dot + 1, end);
+  std::string_view rest = name;
+  parsed.layer = TakeNumber<int>(rest).value_or(-1);
+  if (parsed.layer < 0 || !rest.starts_with('.')) return std::nullopt;
+  parsed.rest = rest.substr(1);
   return parsed;
 }
 

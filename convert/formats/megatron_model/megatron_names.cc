@@ -1,7 +1,6 @@
 #include "convert/formats/megatron_model/megatron_names.h"
 
-#include <charconv>
-
+#include "ckpt/base/parse_number.h"
 #include "convert/formats/megatron_model/megatron_modules.h"
 
 namespace cairn {
@@ -37,11 +36,10 @@ std::optional<MegatronName> ParseMegatronName(std::string_view name) {
   MegatronName found{kBeforeLayers, ""};
   constexpr std::string_view kLayers = "layers.";
   if (name.starts_with(kLayers)) {
-    const char* first = name.data() + kLayers.size();
-    const char* last = name.data() + name.size();
-    const auto [end, error] = std::from_chars(first, last, found.layer);
-    if (error != std::errc() || end == last || *end != '.' || found.layer < 0) return std::nullopt;
-    name.remove_prefix(static_cast<size_t>(end + 1 - name.data()));
+    name.remove_prefix(kLayers.size());
+    found.layer = TakeNumber<int>(name).value_or(-1);
+    if (found.layer < 0 || !name.starts_with('.')) return std::nullopt;
+    name.remove_prefix(1);
   } else if (name.starts_with("final_") || name.starts_with("lm_head") || name.starts_with("output_layer")) {
     found.layer = kAfterLayers;
   }
