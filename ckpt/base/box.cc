@@ -60,11 +60,6 @@ std::optional<Box> Intersect(const Box& a, const Box& b) {
   return common;
 }
 
-Box Transposed(const Box& box) {
-  assert(box.rank() == 2);
-  return {{box.offset[1], box.offset[0]}, {box.extent[1], box.extent[0]}};
-}
-
 namespace {
 
 // The box of one row-major unit at depth `dim`: `count` consecutive indices of it, all of later dimensions.

@@ -75,9 +75,6 @@ bool Contains(const Box& outer, const Box& inner);
 // The common part; nullopt if it is empty. Requires equal ranks.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 
-// The same box of the transpose of a matrix.
-Box Transposed(const Box& box);
-
 // Half-open range of elements in a box's row-major order.
 struct FlatRange {
   uint64_t begin = 0;
