@@ -8,7 +8,8 @@
 
 namespace cairn {
 
-// Takes the number at the start of `text` off it; nullopt if there is none, or it is out of range.
+// Removes the number at the start of `text` and returns it; nullopt if `text` starts with no number, or with
+// one that is out of range.
 template <typename Number>
 std::optional<Number> TakeNumber(std::string_view& text) {
   Number number{};

@@ -44,7 +44,7 @@ class ExtentReader {
   };
   struct Finished {
     uint64_t tag = 0;
-    Status status;  // if it is not OK, there are no bytes
+    Status status;  // if it is not OK, `bytes` is empty
     std::span<const std::byte>
         bytes;  // of the extent: in its place if that was possible, else in one of these
     std::unique_ptr<PageBuffer> memory;

@@ -1,8 +1,8 @@
 // Bytes from a page boundary on gather in the cursor's buffer and go out as whole pages. A part of a page is
 // put into that page in memory. Once enough pages have gathered, the full ones go out, neighbours in one
 // write. If too many are left, all go out as they are. One of those that gets more bytes is read again and
-// then waits for Finish(), because it is no longer known how much of it was filled. The file has whole pages
-// until Finish() cuts it to its length.
+// then waits for Finish(), because its filled part is unknown. The file has whole pages until Finish() cuts
+// it to its length.
 
 #include "ckpt/io/paged_file.h"
 
@@ -130,7 +130,7 @@ void PagedFile::WriteFullPages() {
   }
 }
 
-// It is no longer known how much of it was filled: it waits for Finish().
+// Its filled part is unknown from now on, so it waits for Finish().
 Status PagedFile::ReadAgain(uint64_t number, Page& page) {
   CAIRN_RETURN_IF_ERROR(ring_.Drain());
   if (!reader_) {

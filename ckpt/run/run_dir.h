@@ -32,7 +32,7 @@ Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string&
 
 // The newest current step that opens, walking back past damaged ones; `skipped` is called for each of those,
 // and for each other step that might be meant. Safe while a training saves and retires steps. Errors:
-// NotFound if there is none.
+// NotFound if no step opens.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const Complain& skipped);
 
