@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ckpt/base/threads.h"
+#include "ckpt/families/families.h"
 #include "ckpt/io/file_system.h"
-#include "convert/families/families.h"
 #include "runtime/config/wrapped_help.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/hints.h"

@@ -33,7 +33,10 @@ uint64_t SizeOf(Dtype dtype);
 // "fp32", "bf16", "int64", ...; "?" for a number that is not a Dtype.
 std::string_view Name(Dtype dtype);
 
-// The inverse of Name(); also takes torch's and NumPy's spellings ("float32", "bfloat16", "half").
+// torch's: "float32", "bfloat16", "int64", ...; "?" for a number that is not a Dtype.
+std::string_view TorchName(Dtype dtype);
+
+// The inverse of both; also takes other spellings of torch and NumPy ("half", "long").
 std::optional<Dtype> ParseDtype(std::string_view name);
 
 }  // namespace cairn

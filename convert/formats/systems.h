@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/families/foreign_model.h"
+#include "ckpt/families/foreign_model.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/write_options.h"
 

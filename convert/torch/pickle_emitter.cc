@@ -18,8 +18,6 @@ void AppendLittle(std::string& out, uint64_t value, int bytes) {
 
 }  // namespace
 
-std::string_view TorchName(Dtype dtype) { return TorchTypeOf(dtype).name; }
-
 void PickleEmitter::Int(int64_t value) {
   if (value >= 0 && value < 256) {
     out_ += 'K';

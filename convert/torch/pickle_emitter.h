@@ -16,9 +16,6 @@
 
 namespace cairn {
 
-// "bfloat16": torch's own name of a type.
-std::string_view TorchName(Dtype dtype);
-
 class PickleEmitter {
  public:
   PickleEmitter() : out_("\x80\x02") {}

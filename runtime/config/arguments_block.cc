@@ -24,10 +24,6 @@ std::string Text(T value) {
   return fmt::format("{}", value);
 }
 
-std::string TorchName(Dtype dtype) {
-  return dtype == Dtype::kBF16 ? "torch.bfloat16" : dtype == Dtype::kF16 ? "torch.float16" : "torch.float32";
-}
-
 }  // namespace
 
 std::string ArgumentsBlock(const TrainConfig& config, const Topology& topology) {
@@ -42,7 +38,7 @@ std::string ArgumentsBlock(const TrainConfig& config, const Topology& topology) 
   arguments["world_size"] = Text(topology.world());
   arguments["data_parallel_size"] = Text(topology.dp);
   arguments["padded_vocab_size"] = Text(ShapeOf(config).PaddedVocab(topology.tp));
-  arguments["params_dtype"] = TorchName(config.dtype());
+  arguments["params_dtype"] = fmt::format("torch.{}", TorchName(config.dtype()));
   std::string block = "------------------------ arguments ------------------------\n";
   for (const auto& [name, value] : arguments)
     block += fmt::format("  {} {} {}\n", name,

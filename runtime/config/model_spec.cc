@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "ckpt/families/fitting_family.h"
 #include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/model_function.h"
 
@@ -111,35 +112,6 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
   return OkStatus();
 }
 
-// The family of transformers that has these tensors and computes this function; a release has its form.
-// kNoFamily if no family does.
-std::string FamilyOf(const ModelSpec& spec) {
-  const DecoderModules& modules = spec.shape.modules;
-  const bool query_bias = modules.HasBias("attention.query"),
-             output_bias = modules.HasBias("attention.output");
-  const bool mlp_bias = modules.HasBias("mlp.down"), gate = spec.shape.IsGated();
-  const bool query_norm = modules.Has("attention.query_norm"), embedding_norm = modules.Has("embedding.norm");
-  const bool position_offset = modules.Has("embedding.position_offset");
-  const bool one_width =
-      spec.shape.QueryWidth() == spec.shape.hidden && spec.shape.KeyValueWidth() == spec.shape.hidden;
-  const bool plain = spec.normalization == Normalization::kLayerNorm && modules.Has("final_norm") &&
-                     modules.HasBias("final_norm") && !gate && !query_norm && !position_offset &&
-                     query_bias && output_bias && mlp_bias && one_width;
-  const bool serial = !spec.parallel_residual && !spec.residual_behind_norm;
-  const bool halves = spec.position == Position::kRotary && !spec.rotary.interleaved;
-  if (plain && serial && spec.position == Position::kLearned && !embedding_norm) return "gpt2";
-  if (plain && !spec.parallel_residual && spec.position == Position::kAlibi && embedding_norm &&
-      spec.shape.ffn == 4 * spec.shape.hidden && spec.activation == Activation::kGeluTanh)
-    return "bloom";
-  if (plain && halves && !spec.residual_behind_norm && !embedding_norm) return "gpt_neox";
-  const bool llama_like = spec.normalization == Normalization::kRmsNorm && halves && gate && serial &&
-                          spec.rotary.percent == 1 && !embedding_norm && !position_offset;
-  if (!llama_like) return kNoFamily;
-  if (query_norm) return query_bias == output_bias && !mlp_bias ? "qwen3" : kNoFamily;
-  if (query_bias == output_bias) return "llama";
-  return query_bias && !mlp_bias ? "qwen2" : kNoFamily;
-}
-
 void AddRotary(const RotarySpec& rotary, json& facts) {
   facts["rotary_base"] = rotary.base;
   if (rotary.percent != 1) facts["rotary_percent"] = rotary.percent;
@@ -201,15 +173,10 @@ ModelSpec SpecOf(const TrainConfig& config) {
 
 json FactsOf(const ModelSpec& spec) {
   const ModelShape& shape = spec.shape;
-  json facts = {{"architecture", FamilyOf(spec)},
-                {"num_layers", shape.layers},
-                {"hidden_size", shape.hidden},
-                {"num_attention_heads", shape.heads},
-                {"ffn_hidden_size", shape.ffn},
-                {"vocab_size", shape.vocab},
-                {"max_position_embeddings", shape.positions},
-                {"tied_embeddings", spec.shape.tied},
-                {"layernorm_epsilon", spec.norm_epsilon}};
+  json facts = {{"num_layers", shape.layers},         {"hidden_size", shape.hidden},
+                {"num_attention_heads", shape.heads}, {"ffn_hidden_size", shape.ffn},
+                {"vocab_size", shape.vocab},          {"max_position_embeddings", shape.positions},
+                {"tied_embeddings", spec.shape.tied}, {"layernorm_epsilon", spec.norm_epsilon}};
   if (spec.normalization != Normalization::kLayerNorm) facts["normalization"] = NameOf(spec.normalization);
   if (spec.position != Position::kLearned) facts["position_embedding"] = NameOf(spec.position);
   if (spec.position == Position::kRotary) AddRotary(spec.rotary, facts);
@@ -224,6 +191,7 @@ json FactsOf(const ModelSpec& spec) {
     facts["mlp_bias"] = shape.modules.HasBias("mlp.down");
     facts["parallel_residual"] = spec.parallel_residual;
   }
+  facts["architecture"] = FittingFamily(facts, std::span(&shape.modules, 1));
   return facts;
 }
 

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <unordered_map>
 
+#include "ckpt/families/expand.h"
+#include "ckpt/families/families.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
-#include "convert/families/expand.h"
-#include "convert/families/families.h"
 
 namespace cairn {
 namespace {

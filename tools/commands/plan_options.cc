@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/toml_fields.h"
+#include "ckpt/families/hugging_face_config.h"
 #include "ckpt/io/strict_json.h"
-#include "convert/families/hugging_face_config.h"
 #include "runtime/config/train_config.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/output.h"

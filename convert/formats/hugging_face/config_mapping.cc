@@ -17,8 +17,8 @@
 
 #include "ckpt/base/glob.h"
 #include "ckpt/base/short_list.h"
-#include "convert/families/expand.h"
-#include "convert/families/hugging_face_config.h"
+#include "ckpt/families/expand.h"
+#include "ckpt/families/hugging_face_config.h"
 #include "convert/foreign/replicas.h"
 #include "convert/foreign/shared_parameters.h"
 

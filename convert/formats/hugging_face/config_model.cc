@@ -1,10 +1,10 @@
 #include "convert/formats/hugging_face/config_model.h"
 
 #include "ckpt/base/glob.h"
+#include "ckpt/families/families.h"
+#include "ckpt/families/hugging_face_config.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/step/partial_dir.h"
-#include "convert/families/families.h"
-#include "convert/families/hugging_face_config.h"
 
 namespace cairn {
 namespace {

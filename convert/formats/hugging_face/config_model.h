@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/families/family.h"
 #include "ckpt/io/file_system.h"
-#include "convert/families/family.h"
 
 namespace cairn {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "ckpt/families/foreign_model.h"
 #include "ckpt/step/partial_dir.h"
-#include "convert/families/foreign_model.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/foreign/transpose.h"

@@ -4,7 +4,7 @@
 // names them; configuration and copies in the same directory.
 #pragma once
 
-#include "convert/families/foreign_model.h"
+#include "ckpt/families/foreign_model.h"
 #include "convert/foreign/stored_target.h"
 #include "convert/formats/hugging_face/safetensors_layout.h"
 

@@ -8,8 +8,8 @@
 
 #include <map>
 
+#include "ckpt/families/foreign_model.h"
 #include "ckpt/model/tensor.h"
-#include "convert/families/foreign_model.h"
 #include "convert/foreign/open_options.h"
 
 namespace cairn {

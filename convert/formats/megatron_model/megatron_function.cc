@@ -11,8 +11,8 @@
 #include <map>
 #include <set>
 
+#include "ckpt/families/fitting_family.h"
 #include "ckpt/model/model_function.h"
-#include "convert/families/fitting_family.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
@@ -204,17 +204,15 @@ DenseModules ModulesOfArguments(const json& args, const json& facts, MegatronPro
           .gate = facts.value("gated_mlp", false)};
 }
 
-// The family that was written, or the first that fits. If none computes this function, one that has these
-// modules: its writer then reports the difference. No argument of Megatron-LM's says whether the embedding
-// has a norm.
+// The family that was written, or the first that fits. No argument of Megatron-LM's says whether the
+// embedding has a norm.
 std::string FamilyOf(const json& args, json facts) {
   facts["architecture"] = Get(args, "cairn_architecture");
   DenseModules modules = ModulesOfArguments(args, facts, MegatronProgram::kCore);
   std::vector<DecoderModules> possible = {modules};
   modules.embedding_norm = true;
   possible.emplace_back(modules);
-  const Architecture* family = FindFittingFamily(facts, possible).family;
-  return family == nullptr ? kNoFamily : family->name;
+  return FittingFamily(std::move(facts), possible);
 }
 
 json AsJson(const PyValue& value, int depth) {

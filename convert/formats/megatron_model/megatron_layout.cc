@@ -10,9 +10,9 @@
 #include <set>
 
 #include "ckpt/base/short_list.h"
+#include "ckpt/families/foreign_model.h"
+#include "ckpt/families/hugging_face_config.h"
 #include "ckpt/model/manifest.h"
-#include "convert/families/foreign_model.h"
-#include "convert/families/hugging_face_config.h"
 
 namespace cairn {
 namespace {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <random>
 
+#include "ckpt/families/expand.h"
+#include "ckpt/families/families.h"
 #include "ckpt/step/step_reader.h"
-#include "convert/families/expand.h"
-#include "convert/families/families.h"
 #include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
 #include "tests/support/faulty_file_system.h"

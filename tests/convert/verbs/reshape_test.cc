@@ -10,9 +10,9 @@
 #include <random>
 #include <thread>
 
+#include "ckpt/families/expand.h"
+#include "ckpt/families/families.h"
 #include "ckpt/step/verify.h"
-#include "convert/families/expand.h"
-#include "convert/families/families.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <map>
 
+#include "ckpt/families/families.h"
+#include "ckpt/families/hugging_face_config.h"
 #include "ckpt/model/model_function.h"
-#include "convert/families/families.h"
-#include "convert/families/hugging_face_config.h"
 
 namespace cairn {
 namespace {

@@ -1,9 +1,9 @@
 // A family's table applied to one model: its canonical parameters, and how the other system stores them.
 #pragma once
 
+#include "ckpt/families/family.h"
+#include "ckpt/families/foreign_model.h"
 #include "ckpt/model/canonical_modules.h"
-#include "convert/families/family.h"
-#include "convert/families/foreign_model.h"
 
 namespace cairn {
 

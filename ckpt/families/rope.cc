@@ -1,4 +1,4 @@
-#include "convert/families/rope.h"
+#include "ckpt/families/rope.h"
 
 #include <array>
 

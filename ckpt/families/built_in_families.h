@@ -1,4 +1,4 @@
-// The files of convert/families, compiled in.
+// The files of ckpt/families, compiled in.
 #pragma once
 
 #include <span>

@@ -6,8 +6,8 @@
 
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/status.h"
+#include "ckpt/families/family.h"
 #include "ckpt/model/shape.h"
-#include "convert/families/family.h"
 
 namespace cairn {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ckpt/base/status.h"
-#include "convert/families/family.h"
+#include "ckpt/families/family.h"
 
 namespace cairn {
 

@@ -3,7 +3,7 @@
 // "always". The checks after reading are those that all code relies on: each canonical module once and in a
 // layout that fits, conditions on booleans, fields with the names that decide on sizes and function.
 
-#include "convert/families/family_reader.h"
+#include "ckpt/families/family_reader.h"
 
 #include <fmt/ranges.h>
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <span>
 
+#include "ckpt/families/family.h"
 #include "ckpt/io/file_system.h"
-#include "convert/families/family.h"
 
 namespace cairn {
 

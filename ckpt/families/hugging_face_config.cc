@@ -3,7 +3,7 @@
 // kept, if any, and reads it again: only fields in which that reading differs from the model are written, and
 // everything else comes back as it was.
 
-#include "convert/families/hugging_face_config.h"
+#include "ckpt/families/hugging_face_config.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,12 +12,11 @@
 #include <utility>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/families/built_in_families.h"
+#include "ckpt/families/expand.h"
+#include "ckpt/families/families.h"
+#include "ckpt/families/rope.h"
 #include "ckpt/model/model_function.h"
-#include "convert/families/built_in_families.h"
-#include "convert/families/expand.h"
-#include "convert/families/families.h"
-#include "convert/families/rope.h"
-#include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
 namespace {

@@ -1,12 +1,12 @@
-#include "convert/families/families.h"
+#include "ckpt/families/families.h"
 
 #include <algorithm>
 #include <stdexcept>
 
 #include "ckpt/base/json_facts.h"
+#include "ckpt/families/built_in_families.h"
+#include "ckpt/families/family_reader.h"
 #include "ckpt/io/strict_json.h"
-#include "convert/families/built_in_families.h"
-#include "convert/families/family_reader.h"
 
 namespace cairn {
 namespace {

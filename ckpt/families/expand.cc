@@ -2,7 +2,7 @@
 // for each layer that has it, in two orders: as the other system's state dict lists the tensors, and as the
 // trainer lists the parameters. A transposed tensor is laid out first and transposed at the end.
 
-#include "convert/families/expand.h"
+#include "ckpt/families/expand.h"
 
 #include <algorithm>
 #include <numeric>

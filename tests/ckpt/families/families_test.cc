@@ -1,4 +1,4 @@
-#include "convert/families/families.h"
+#include "ckpt/families/families.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <random>
 #include <set>
 
-#include "convert/families/expand.h"
-#include "convert/families/hugging_face_config.h"
+#include "ckpt/families/expand.h"
+#include "ckpt/families/hugging_face_config.h"
 #include "convert/formats/hugging_face/config_mapping.h"
 #include "tests/support/make_step.h"
 

@@ -1,12 +1,12 @@
-#include "convert/families/fitting_family.h"
+#include "ckpt/families/fitting_family.h"
 
 #include <algorithm>
 #include <vector>
 
+#include "ckpt/families/expand.h"
+#include "ckpt/families/families.h"
+#include "ckpt/families/hugging_face_config.h"
 #include "ckpt/model/model_function.h"
-#include "convert/families/expand.h"
-#include "convert/families/families.h"
-#include "convert/families/hugging_face_config.h"
 
 namespace cairn {
 namespace {
@@ -25,21 +25,20 @@ bool Computes(const Architecture& family, const json& model) {
 
 }  // namespace
 
-FittingFamily FindFittingFamily(const json& model, std::span<const DecoderModules> possible) {
+std::string FittingFamily(json model, std::span<const DecoderModules> possible) {
   std::vector<const Architecture*> families;
   for (const Architecture& family : Architectures()) families.push_back(&family);
   const json named = model.value("architecture", json());
   std::ranges::stable_partition(families, [&](const Architecture* family) { return named == family->name; });
-  FittingFamily nearest;
-  json of_family = model;
+  std::string nearest;
   for (const Architecture* family : families) {
-    of_family["architecture"] = family->name;
-    const Result<DecoderModules> modules = ModulesOf(*family, of_family);
+    model["architecture"] = family->name;
+    const Result<DecoderModules> modules = ModulesOf(*family, model);
     if (!modules.ok() || std::ranges::find(possible, *modules) == possible.end()) continue;
-    if (Computes(*family, of_family)) return {family, true};
-    if (nearest.family == nullptr) nearest.family = family;
+    if (Computes(*family, model)) return family->name;
+    if (nearest.empty()) nearest = family->name;
   }
-  return nearest;
+  return nearest.empty() ? kNoFamily : nearest;
 }
 
 }  // namespace cairn

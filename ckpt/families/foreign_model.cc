@@ -1,12 +1,11 @@
-#include "convert/families/foreign_model.h"
+#include "ckpt/families/foreign_model.h"
 
 #include <algorithm>
 #include <unordered_map>
 
-#include "convert/families/expand.h"
-#include "convert/families/families.h"
-#include "convert/families/hugging_face_config.h"
-#include "convert/torch/pickle_emitter.h"
+#include "ckpt/families/expand.h"
+#include "ckpt/families/families.h"
+#include "ckpt/families/hugging_face_config.h"
 
 namespace cairn {
 namespace {
