@@ -9,8 +9,8 @@
 
 #include "ckpt/families/expand.h"
 #include "ckpt/families/hugging_face_config.h"
-#include "convert/formats/hugging_face/config_mapping.h"
 #include "tests/support/make_step.h"
+#include "tests/support/random_config.h"
 
 namespace cairn {
 namespace {
@@ -19,59 +19,6 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// StableLM, as docs/adding-a-family.md adds it.
-constexpr const char* kStableLm = R"({
-  "like": "llama",
-  "name": "stablelm",
-  "class": "StableLmForCausalLM",
-  "without": ["attention_bias", "mlp_bias", "head_dim"],
-  "modules": [
-    {"name": "model.layers.{}.self_attn.q_proj", "bias": "query_key_value_bias"},
-    {"name": "model.layers.{}.self_attn.k_proj", "bias": "query_key_value_bias"},
-    {"name": "model.layers.{}.self_attn.v_proj", "bias": "query_key_value_bias"},
-    {"name": "model.layers.{}.input_layernorm", "bias": "always"},
-    {"name": "model.layers.{}.post_attention_layernorm", "bias": "always", "when": "!parallel_residual"},
-    {"name": "model.norm", "bias": "always"}
-  ],
-  "fields": [
-    {"model": "layernorm_epsilon", "config": "layer_norm_eps", "fallback": 1e-5},
-    {"model": "query_key_value_bias", "config": "use_qkv_bias", "fallback": false},
-    {"model": "parallel_residual", "config": "use_parallel_residual", "fallback": false}
-  ],
-  "refusals": [
-    {"config": "qk_layernorm", "only": false}
-  ],
-  "model": {"normalization": "LayerNorm", "rotary_percent": 0.25}
-})";
-
-std::vector<Architecture> AllAndOneMore() {
-  Families families = Families::BuiltIn();
-  EXPECT_EQ(families.Add({{"stablelm.json", json::parse(kStableLm)}}).message(), "");
-  return {families.all().begin(), families.all().end()};
-}
-
-// A configuration of awkward sizes, with every switch of the table somewhere.
-json RandomConfig(const Architecture& architecture, std::mt19937_64& rng) {
-  const auto upto = [&](uint64_t n) { return 1 + rng() % n; };
-  const uint64_t groups = upto(3), heads = groups * upto(3), head = upto(5);
-  const std::map<std::string, uint64_t> sizes = {
-      {"num_layers", upto(4)},        {"hidden_size", heads * head},
-      {"num_attention_heads", heads}, {"num_key_value_heads", groups},
-      {"head_dim", upto(9)},          {"ffn_hidden_size", upto(40)},
-      {"vocab_size", upto(50)},       {"max_position_embeddings", upto(20)}};
-  json config = {{"model_type", architecture.name}, {"unknown_field", {{"kept", {1, 2}}}}};
-  for (const Field& field : architecture.fields) {
-    if (sizes.contains(field.model))
-      config[field.config[0]] = sizes.at(field.model);
-    else if (field.fallback.is_boolean())
-      config[field.config[0]] = rng() % 2 == 0;
-    else if (!field.fallback.is_null())
-      config[field.config[0]] = field.fallback;
-  }
-  if (architecture.rope) config["rope_parameters"] = {{"rope_theta", 1e6}, {"rope_type", "default"}};
-  return config;
-}
 
 // Boxes of tensors as a catalog, whose own check finds holes and overlaps.
 class Cover {
@@ -175,44 +122,6 @@ TEST_P(ArchitectureTest, ChangedFieldsWinOverTheKeptConfiguration) {
   model["hugging_face"] = {{"config", config}};
   model["vocab_size"] = 1234;
   EXPECT_EQ((*ConfigOfModel(GetParam(), model, Dtype::kF32))["vocab_size"], 1234);
-}
-
-TEST_P(ArchitectureTest, MapsListedTensorsToParameters) {
-  json model = RandomModel();
-  model["hugging_face"]["config"] = json::object();
-  const auto expanded = Expand(GetParam(), model);
-  TensorTable table;
-  for (const ForeignTensor& tensor : expanded->tensors) {
-    std::string name = tensor.name;
-    if (name.starts_with(GetParam().base_prefix)) name = name.substr(GetParam().base_prefix.size());
-    table.tensors.push_back({{.name = name, .shape = tensor.shape}, Role::kWeight, Dtype::kF16});
-  }
-  std::vector<TensorEntry>& listed = table.tensors;
-  std::ranges::shuffle(listed, rng_);
-  const ConfigModel config{"config.json", &GetParam(), model};
-  const auto map = [&](const std::vector<std::string>& allow = {}) {
-    return MapByConfig(table, /*training=*/nullptr, config, allow);
-  };
-  const auto mapped = map();
-  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
-  EXPECT_EQ(mapped->catalog.Parameters(), expanded->parameters);
-  EXPECT_EQ(map({"*"})->catalog, mapped->catalog) << "a tensor that has a place is not left out";
-
-  const TensorEntry last = listed.back();
-  listed.pop_back();
-  const auto missing = map();
-  EXPECT_EQ(missing.status().kind(), StatusKind::kNotFound);
-  EXPECT_THAT(missing.status().message(), HasSubstr(last.spec.name));
-  listed.push_back(last);
-  listed.push_back({{.name = "adapter.weight", .shape = {1}}, Role::kWeight, Dtype::kF16});
-  EXPECT_THAT(map().status().message(), HasSubstr("adapter.weight"));
-  EXPECT_THAT(map({"adapter.*"})->left.at(Fate::kAllowed), ElementsAre(listed.size() - 1));
-  listed.pop_back();
-  listed.back().spec.name = "module." + last.spec.name;
-  EXPECT_THAT(map().status().message(), HasSubstr("no place")) << "only a training's names have a prefix";
-  listed.back() = last;
-  listed.push_back(last);
-  EXPECT_THAT(map().status().message(), HasSubstr("occur twice"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ArchitectureTest, testing::ValuesIn(AllAndOneMore()),
