@@ -83,7 +83,9 @@ def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
 
 
-class HuggingFaceTest(CliTest):
+class TransformersTest(CliTest):
+    """A test with models of transformers: what it saves, and whether two directories hold the same model."""
+
     def save(self, name, model, **options):
         model.save_pretrained(self.dir / name, **options)
         return self.dir / name
@@ -108,6 +110,8 @@ class HuggingFaceTest(CliTest):
         self.assertEqual(listed | {"SHA256SUMS"}, {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()})
         subprocess.run(["sha256sum", "--strict", "--quiet", "-c", "SHA256SUMS"], cwd=directory, check=True)
 
+
+class HuggingFaceTest(TransformersTest):
     def through(self, source, sizes):
         """To native, reshaped, and back: the directory."""
         first, second = sizes

@@ -1,0 +1,72 @@
+"""Trainings of transformers' mixtures under FSDP2 on two ranks, saved with torch.distributed.checkpoint; and what is in them, as one file.
+
+    mixtures_writer.py DIR
+
+Writes DIR/NAME, which has the names of transformers 5 in memory, and DIR/NAME.pt of the same state, for each of TRAINED.
+"""
+
+import sys
+
+import torch
+import torch._dynamo  # noqa: F401 - which each forked rank would import for itself
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from test_huggingface import make
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig
+
+EXPERTS, HIDDEN, WIDTH = 12, 24, 28  # torch.nn.functional.grouped_mm takes rows of whole 16 bytes
+SIZES = {"vocab_size": 61, "hidden_size": HIDDEN, "num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 3,
+         "max_position_embeddings": 64, "num_experts_per_tok": 3, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+EVEN = SIZES | {"intermediate_size": WIDTH}
+UNEVEN = SIZES | {"num_experts": EXPERTS, "intermediate_size": 54, "moe_intermediate_size": WIDTH}
+
+# Every field that changes the function has a value that is not the default in one of them.
+MODELS = {
+    "mixtral": MixtralConfig(**EVEN, num_local_experts=EXPERTS, head_dim=10, sliding_window=5),
+    "mixtral-tied": MixtralConfig(**EVEN, num_local_experts=EXPERTS, tie_word_embeddings=True),
+    "qwen2_moe": Qwen2MoeConfig(**UNEVEN, shared_expert_intermediate_size=18, decoder_sparse_step=2),
+    "qwen2_moe-unbiased": Qwen2MoeConfig(**UNEVEN, shared_expert_intermediate_size=18, mlp_only_layers=[1], norm_topk_prob=True, qkv_bias=False),
+    "qwen3_moe": Qwen3MoeConfig(**UNEVEN, head_dim=10, mlp_only_layers=[1], norm_topk_prob=True),
+    "qwen3_moe-biased": Qwen3MoeConfig(**UNEVEN, decoder_sparse_step=2, attention_bias=True, use_sliding_window=True, sliding_window=5),
+    "olmoe": OlmoeConfig(**EVEN, num_experts=EXPERTS),
+    "olmoe-clipped": OlmoeConfig(**EVEN, num_experts=EXPERTS, clip_qkv=0.25, norm_topk_prob=True),
+}
+TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+
+
+def trained(config, mesh, rank):
+    """(model, optimizer) after three steps; vectors do not decay."""
+    model = make(config).train()
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW([{"params": [p for p in model.parameters() if p.dim() > 1]},
+                                   {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}], lr=1e-2)
+    for step in range(3):
+        tokens = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(2 * step + rank))
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def run(rank, world, directory):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{directory}/store", rank=rank, world_size=world)
+    for name in TRAINED:
+        model, optimizer = trained(MODELS[name], init_device_mesh("cpu", (world,)), rank)
+        weights, states = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optim": states}, checkpoint_id=f"{directory}/{name}")
+        weights, states = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+        if rank == 0:
+            torch.save({"model": weights, "optim": states}, f"{directory}/{name}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.start_processes(run, (2, sys.argv[1]), nprocs=2, start_method="fork")

@@ -1,0 +1,256 @@
+"""Mixtures of experts of the real transformers: releases, which have a tensor for each expert, and trainings, which have all experts of a
+layer in one, through native steps of other EP and ETP, and back: the same bits."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+import torch.distributed.checkpoint as dcp
+from mixtures_writer import EXPERTS, HIDDEN, MODELS, TRAINED, WIDTH
+from safetensors.torch import load_file, save_file
+from test_huggingface import TransformersTest, bits, logits, make, tensors
+from transformers import AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
+import cairn  # noqa: E402
+
+# Experts are cut by all axes, by one of them, and by none.
+MESHES = [{"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
+          for tp, pp, dp, ep, etp in ((2, 2, 2, 2, 2), (1, 3, 4, 4, 1), (2, 1, 3, 6, 1), (1, 1, 2, 1, 2), (2, 1, 1, 1, 1))]
+FUSED = ("gate_up_proj", "down_proj")  # experts in the memory of transformers 5
+PARTS = {"w1": "gate", "gate_proj": "gate", "w3": "up", "up_proj": "up", "w2": "down", "down_proj": "down"}
+OTHERS = {"gate": "router", "shared_expert_gate": "shared_gate"} | {
+    f"shared_expert.{theirs}": f"shared.{PARTS[theirs]}" for theirs in ("gate_proj", "up_proj", "down_proj")}
+
+
+def flags(mesh):
+    return [part for axis, size in mesh.items() for part in (f"--{axis}", size)]
+
+
+def canonical(stored):
+    """What belongs to the mixtures of a release, under canonical names: the experts of a layer are one tensor."""
+    found, experts = {}, {}
+    for name, tensor in stored.items():
+        if match := re.fullmatch(r"model\.layers\.(\d+)\.\w+\.experts\.(\d+)\.(\w+)\.weight", name):
+            layer, expert, part = match.groups()
+            experts.setdefault(f"layers.{layer}.mlp.experts.{PARTS[part]}.weight", {})[int(expert)] = tensor
+        elif match := re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.(.*)\.weight", name):
+            if match[2] in OTHERS:
+                found[f"layers.{match[1]}.mlp.{OTHERS[match[2]]}.weight"] = tensor
+    return found | {name: torch.stack([them[expert] for expert in range(EXPERTS)]) for name, them in experts.items()}
+
+
+class ReleasesTest(TransformersTest):
+    def check_same(self, source, back):
+        self.check_equal(source, back)
+        self.check_config(source, back)
+        self.check_sums(back)
+        self.assertGreater(logits(source).std().item(), 1e-3)
+        self.assertTrue(torch.equal(logits(source), logits(back)))
+
+    def check_release_of_each_mesh(self, name):
+        model = make(MODELS[name], torch.bfloat16 if name == "mixtral" else torch.float32)
+        source = self.save("source", model, max_shard_size="20KB")
+        self.assertGreater(len(list(source.glob("*.safetensors"))), 3)
+        self.cairn("convert", source, "native", "--to", "native", *flags(MESHES[0]))
+        self.cairn("verify", "native")
+        run = "native"
+        for number, mesh in enumerate(MESHES[1:]):
+            self.cairn("reshape", run, f"run{number}", *flags(mesh))
+            run = f"run{number}"
+            (step,) = (self.dir / run).glob("step-*")
+            stored = json.loads((step / "manifest.json").read_text())["topology"]
+            self.assertEqual({axis: stored.get(axis, 1 if axis == "ep" else mesh["tp"]) for axis in mesh}, mesh)
+        self.assertEqual(self.json("fingerprint", source), self.json("fingerprint", run))
+        self.cairn("diff", source, run)
+        self.cairn("convert", run, "back", "--to", "hf", "--max-shard-size", "20KB")
+        self.check_same(source, self.dir / "back")
+
+    def test_virtual_steps_and_releases_in_16_bits(self):
+        source = self.save("source", make(MODELS["qwen2_moe"]))
+        self.cairn("convert", source, "native", "--to", "native", *flags(MESHES[0]))
+        self.cairn("reshape", "native", "virtual", *flags(MESHES[1]), "--virtual")
+        self.cairn("verify", "virtual")
+        self.cairn("convert", "virtual", "back", "--to", "hf")
+        self.check_same(source, self.dir / "back")
+        self.cairn("strip", "virtual", "half", "--dtype", "bf16")
+        was, half = tensors(source), tensors(self.dir / "half")
+        self.assertEqual(set(was), set(half))
+        for name, tensor in was.items():
+            self.assertTrue(torch.equal(bits(tensor.bfloat16()), bits(half[name])), name)
+
+    def test_all_names_of_a_family(self):
+        """transformers 5 saves its memory's names if it is asked to; 4 trained under the names of releases."""
+        for name in TRAINED:
+            with self.subTest(name):
+                model = make(MODELS[name])
+                source = self.save(name, model)
+                fused = self.save(name + "-fused", model, save_original_format=False)
+                self.assertTrue(any(key.endswith(FUSED[0]) for key in tensors(fused)))
+                dcp.save({"model": tensors(source)}, checkpoint_id=self.dir / f"{name}-dcp", no_dist=True)
+                for directory, more in ((fused, ()), (self.dir / f"{name}-dcp", ("--config", source))):
+                    self.cairn("strip", directory, f"{directory}-back", "--dtype", "fp32", *more)
+                    self.check_equal(source, pathlib.Path(f"{directory}-back"))
+
+    def test_configurations_of_transformers_4(self):
+        """Qwen3-MoE has its experts' number under another key there."""
+        source = self.save("source", make(MODELS["qwen3_moe"]))
+        path = source / "config.json"
+        config = json.loads(path.read_text())
+        config["num_experts"] = config.pop("num_local_experts")
+        path.write_text(json.dumps(config))
+        self.cairn("convert", source, "native", "--to", "native", *flags(MESHES[0]))
+        self.cairn("convert", "native", "back", "--to", "hf")
+        self.check_same(source, self.dir / "back")
+
+
+class TrainingsTest(TransformersTest):
+    """Weights and AdamW's states, whose experts FSDP2 cut where Cairn does not."""
+
+    @classmethod
+    def setUpClass(cls):
+        place = tempfile.TemporaryDirectory(prefix="cairn-mixtures-")
+        cls.addClassCleanup(place.cleanup)
+        cls.trained = pathlib.Path(place.name)
+        writer = pathlib.Path(__file__).with_name("mixtures_writer.py")
+        subprocess.run([sys.executable, writer, place.name], check=True, capture_output=True, timeout=600)
+
+    def check_values(self, run, role, stored, **options):
+        """`stored`: all parameters by their names in a release."""
+        with cairn.open(self.dir / run, **options) as checkpoint:
+            for name, tensor in canonical(stored).items():
+                self.assertTrue(torch.equal(torch.from_numpy(checkpoint[name, role].numpy()), tensor), (name, role))
+            self.assertEqual(sum(one.nbytes for one in checkpoint.values() if one.role == role), sum(t.nbytes for t in stored.values()))
+
+    def save_unfused(self, stored, optimizer):
+        """As modules of transformers 4 have it: under the names of a release, with states of each expert."""
+        states = {name: {role: stored[role][name] for role in ("exp_avg", "exp_avg_sq")} | {"step": torch.tensor(3.0)} for name in stored["weight"]}
+        groups = [group | {"params": [name for name in states if (states[name]["exp_avg"].dim() < 2) == vectors]}
+                  for vectors, group in enumerate(optimizer["param_groups"])]
+        dcp.save({"model": stored["weight"], "optim": {"state": states, "param_groups": groups}}, checkpoint_id=self.dir / "unfused", no_dist=True)
+        return self.dir / "unfused"
+
+    def check_training(self, name):
+        state = torch.load(self.trained / f"{name}.pt")
+        model = AutoModelForCausalLM.from_config(MODELS[name])
+        model.load_state_dict(state["model"])
+        directory, source, config = self.trained / name, self.save("source", model), self.dir / "source" / "config.json"
+        stored = {"weight": tensors(source)}
+        for role in ("exp_avg", "exp_avg_sq"):  # split as transformers splits the weights
+            stored[role] = revert_weight_conversion(model, {key: states[role] for key, states in state["optim"]["state"].items()})
+        self.cairn("convert", directory, "native", "--config", config, "--to", "native", *flags(MESHES[0]))
+        self.cairn("reshape", "native", "other", *flags(MESHES[1]))
+        self.cairn("verify", "other", "--values")
+        self.cairn("diff", directory, "other", "--config", config)
+        self.cairn("convert", "other", "dcp", "--to", "dcp")
+        unfused = self.save_unfused(stored, state["optim"])
+        for role, parameters in stored.items():
+            for trained in (directory, unfused):
+                self.check_values(trained, role, parameters, config=config)
+            for run in ("native", "other", "dcp"):
+                self.check_values(run, role, parameters)
+        for run, more in (("other", ()), (directory, ("--config", config)), (unfused, ("--config", config))):
+            release = self.dir / f"{pathlib.Path(run).name}-release"
+            self.cairn("strip", run, release, "--dtype", "fp32", *more)
+            self.check_equal(source, release)
+            self.assertTrue(torch.equal(logits(source), logits(release)))
+
+
+class RefusedTest(TransformersTest):
+    """One line that names the tensor; nothing is written."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = self.save("source", make(MODELS["qwen3_moe"]))
+        self.config = json.loads((self.source / "config.json").read_text())
+        self.weights = tensors(self.source)
+
+    def refused(self, says, weights=None, more=(), source=None, flags=("--ep", 2, "--dp", 2), **changed):
+        save_file(weights or self.weights, self.source / "model.safetensors", {"format": "pt"})
+        (self.source / "config.json").write_text(json.dumps(self.config | changed))
+        for target in (("native", *flags), ("hf",)):
+            done = self.cairn("convert", source or self.source, "out", "--to", *target, *more, code=2, says=says)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertFalse((self.dir / "out").exists())
+
+    def test_an_expert_is_missing(self):
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            gone = f"model.layers.2.mlp.experts.7.{part}.weight"
+            self.refused(["missing", gone], {name: tensor for name, tensor in self.weights.items() if name != gone})
+        self.refused("missing", {name: tensor for name, tensor in self.weights.items() if ".experts.11." not in name})
+        self.refused("missing", {name: tensor for name, tensor in self.weights.items() if "layers.2.mlp.experts." not in name})
+
+    def test_an_expert_has_no_place(self):
+        name = "model.layers.2.mlp.experts.12.up_proj.weight"
+        self.refused(["no place", name], self.weights | {name: torch.zeros(WIDTH, HIDDEN)})
+        self.refused(["no place", "model.layers.1.mlp.experts.0.up_proj.weight"],
+                     self.weights | {"model.layers.1.mlp.experts.0.up_proj.weight": torch.zeros(WIDTH, HIDDEN)})
+
+    def test_an_expert_is_stored_twice(self):
+        layer = "model.layers.2.mlp.experts."
+        for part in FUSED:  # each of them, and all of them in one
+            self.refused(layer, self.weights | {layer + part: make(MODELS["qwen3_moe"]).state_dict()[layer + part]})
+        name = f"{layer}7.up_proj.weight"
+        source = self.save("sharded", make(MODELS["qwen3_moe"]), max_shard_size="20KB")
+        path = source / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        other = next(file for file in index["weight_map"].values() if file != index["weight_map"][name])
+        save_file(load_file(source / other) | {name: torch.zeros(WIDTH, HIDDEN)}, source / other, {"format": "pt"})
+        self.cairn("convert", source, "indexed", "--to", "hf", says=f"{name} in {other}, as the index names another file")
+        self.check_equal(self.source, self.dir / "indexed")
+        del index["weight_map"][name]
+        path.write_text(json.dumps(index))
+        self.refused(["the index does not list it", name], source=source)
+
+    def test_a_shape_differs(self):
+        for name, shape in (("model.layers.2.mlp.experts.7.up_proj.weight", (WIDTH - 1, HIDDEN)),
+                            ("model.layers.2.mlp.experts.7.down_proj.weight", (WIDTH, HIDDEN)),
+                            ("model.layers.0.mlp.gate.weight", (EXPERTS - 1, HIDDEN))):
+            self.refused([name, str(list(shape))], self.weights | {name: torch.zeros(shape)})
+
+    def test_the_configuration_has_another_number_of_experts(self):
+        self.refused(f"this file holds {EXPERTS} of {2 * EXPERTS} experts", num_local_experts=2 * EXPERTS)
+        self.refused("no place", num_local_experts=EXPERTS // 2)
+        self.refused("num_local_experts", num_local_experts=-1)
+        self.refused("num_local_experts", num_local_experts="twelve")
+        self.refused("missing", mlp_only_layers=[])
+        self.refused("no place", mlp_only_layers=[1, 2])
+        self.refused(["shape", "mlp.experts"], moe_intermediate_size=WIDTH // 2)
+
+    def test_some_experts_under_the_name_of_all(self):
+        """What trainers write whose state dict has only the experts of its rank."""
+        model = make(MODELS["qwen3_moe"])
+        state = model.state_dict()
+        half = {name: tensor[:EXPERTS // 2].clone() if name.endswith(FUSED) and ".experts." in name else tensor for name, tensor in state.items()}
+        dcp.save({"model": half}, checkpoint_id=self.dir / "dcp", no_dist=True)
+        self.refused([f"this file holds {EXPERTS // 2} of {EXPERTS} experts", "mlp.experts.gate_up_proj"],
+                     source=self.dir / "dcp", more=("--config", self.dir / "source"))
+
+    def test_windows_in_some_layers_of_qwen2(self):
+        source = self.save("windows", make(MODELS["qwen2_moe"]))
+        path = source / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"use_sliding_window": True, "sliding_window": 5}))
+        self.refused("use_sliding_window", source=source)
+
+    def test_meshes_that_do_not_divide(self):
+        for mesh, says in ((("--ep", 5, "--dp", 5), f"EP=5 does not divide the model's {EXPERTS} experts"),
+                           (("--etp", 8, "--dp", 8), "ETP=8 does not divide"),
+                           (("--ep", 4, "--dp", 2), "not a multiple of EP * ETP = 4")):
+            done = self.cairn("convert", self.source, "out", "--to", "native", *mesh, code=2, says=says)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertFalse((self.dir / "out").exists())
+
+
+for name in MODELS:
+    setattr(ReleasesTest, f"test_release_of_{name.replace('-', '_')}", lambda self, name=name: self.check_release_of_each_mesh(name))
+for name in TRAINED:
+    setattr(TrainingsTest, f"test_training_of_{name}", lambda self, name=name: self.check_training(name))
+
+if __name__ == "__main__":
+    unittest.main()
