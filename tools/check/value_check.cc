@@ -12,9 +12,12 @@
 #include "ckpt/model/layout.h"
 #include "convert/stream/block_stream.h"
 #include "convert/stream/decode_values.h"
+#include "tools/check/expert_check.h"
 
 namespace cairn {
 namespace {
+
+using nlohmann::json;
 
 // Elements of one tensor that share a fault.
 struct Fault {
@@ -94,11 +97,14 @@ class ValueChecker {
   Status CheckTensor(uint32_t tensor, std::optional<uint32_t> master) {
     const TensorEntry& entry = catalog_.tensors[tensor];
     Fault not_finite, not_rounded;
+    std::optional<ExpertCheck> experts;
+    if (HoldsTrainedExperts(entry)) experts.emplace(entry);
     std::vector<std::byte> values, masters, rounded;
     uint64_t begin = 0;
     for (BlockCursor cursor = CursorOf(tensor); !cursor.done(); cursor.Advance()) {
       const Box box = cursor.box();
       CAIRN_RETURN_IF_ERROR(Read(tensor, box, values));
+      if (experts) experts->Add(values);
       VisitValues(entry.dtype, values, [&](size_t i, double value) {
         if (!std::isfinite(value)) not_finite.Add(begin + i);
       });
@@ -112,7 +118,16 @@ class ValueChecker {
     }
     Tell(tensor, not_finite, "NaN or infinite");
     Tell(tensor, not_rounded, "not the fp32 master rounded to the weight's dtype");
+    if (const std::string equal = experts ? experts->Equal() : ""; !equal.empty())
+      report_.problems.push_back({step_.name(), 0, DisplayName(entry), equal});
     return OkStatus();
+  }
+
+  // A training may begin with copies of one expert.
+  bool HoldsTrainedExperts(const TensorEntry& tensor) const {
+    const auto& state = step_.manifest().state;
+    const bool begins = state.is_object() && state.value("iteration", json(-1)) == 0;
+    return tensor.spec.of_experts && tensor.role == Role::kWeight && !begins;
   }
 
   Status Read(uint32_t tensor, const Box& box, std::vector<std::byte>& bytes) {

@@ -1,5 +1,5 @@
 // Checks that values make sense: no NaN or infinity in floats, and every 16-bit weight is its fp32 master
-// rounded to nearest even, bit for bit.
+// rounded to nearest even, bit for bit; that no two experts of a layer are equal.
 #pragma once
 
 #include <functional>
