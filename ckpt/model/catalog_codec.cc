@@ -184,18 +184,7 @@ class Decoder {
     spec.layer = in_.Get<int32_t>();
     spec.tied_to_last = tied != 0;
     spec.of_experts = of_experts != 0;
-    return tied <= 1 && of_experts <= 1 && spec.layer >= kBeforeLayers && AreValid(spec);
-  }
-
-  // The cuts are along different axes of the parameter's ranks and different dimensions that it has.
-  static bool AreValid(const ParameterSpec& spec) {
-    for (const Cut& cut : spec.cuts) {
-      const bool has_axis = std::ranges::find(spec.axes(), cut.axis) != spec.axes().end();
-      if (!has_axis || cut.dim < 0 || cut.dim >= spec.shape.rank()) return false;
-      if (std::ranges::count(spec.cuts, cut.axis, &Cut::axis) > 1) return false;
-      if (std::ranges::count(spec.cuts, cut.dim, &Cut::dim) > 1) return false;
-    }
-    return !spec.of_experts || spec.shape.rank() > 0;
+    return tied <= 1 && of_experts <= 1 && spec.layer >= kBeforeLayers && HasValidCuts(spec);
   }
 
   Status Tensor() {

@@ -19,7 +19,7 @@ uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple -
 bool IsItsTurn(uint32_t index, const ParameterSpec& spec, const Topology& topology, int rank) {
   auto turn = static_cast<int>(index);
   for (const Axis axis : spec.axes()) {
-    if (std::ranges::find(spec.cuts, axis, &Cut::axis) != spec.cuts.end()) continue;
+    if (IsCutAlong(spec, axis)) continue;
     const int size = topology.size(axis);
     if (turn % size != topology.Coordinate(rank, axis)) return false;
     turn /= size;
@@ -79,8 +79,8 @@ Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topol
       return NotSupported("tensor {}: only dimension 0 can be padded", spec.name);
     CAIRN_ASSIGN_OR_RETURN(const Slice slice, SliceOf(spec, topology, rank));
     FlatBuffer& buffer = spec.of_experts ? layout.experts : layout.dense;
-    layout.parameters.push_back({slice, i, spec.of_experts ? Axis::kEdp : Axis::kDp, buffer.size,
-                                 owns && IsItsTurn(i, spec, topology, rank)});
+    layout.parameters.push_back(
+        {slice, i, DataAxisOf(spec), buffer.size, owns && IsItsTurn(i, spec, topology, rank)});
     buffer.size += slice.shape.Volume();
   }
   const auto partition = [&](FlatBuffer& buffer, Axis data) {

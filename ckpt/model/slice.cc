@@ -27,6 +27,21 @@ Result<uint64_t> ShareOf(const ParameterSpec& parameter, const Cut& cut, uint64_
 
 }  // namespace
 
+bool HasValidCuts(const ParameterSpec& parameter) {
+  for (const Cut& cut : parameter.cuts) {
+    if (std::ranges::find(parameter.axes(), cut.axis) == parameter.axes().end()) return false;
+    if (cut.dim < 0 || cut.dim >= parameter.shape.rank()) return false;
+    if (cut.unit == 0 || cut.pad > uint64_t{1} << 32) return false;
+    if (std::ranges::count(parameter.cuts, cut.axis, &Cut::axis) > 1) return false;
+    if (std::ranges::count(parameter.cuts, cut.dim, &Cut::dim) > 1) return false;
+  }
+  return !parameter.of_experts || parameter.shape.rank() > 0;
+}
+
+bool IsCutAlong(const ParameterSpec& parameter, Axis axis) {
+  return std::ranges::find(parameter.cuts, axis, &Cut::axis) != parameter.cuts.end();
+}
+
 Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, int rank) {
   Slice slice{Box::Whole(parameter.shape), parameter.shape};
   for (const Cut& cut : parameter.cuts) {

@@ -13,6 +13,15 @@ struct Slice {
 // The cut of a parameter of a dense model; along dimension -1 if it is not cut.
 inline Cut OneCut(const ParameterSpec& dense) { return dense.cuts.empty() ? Cut{.dim = -1} : dense.cuts[0]; }
 
+// True if the cuts are along different axes of the parameter's ranks and different dimensions that it has.
+bool HasValidCuts(const ParameterSpec& parameter);
+bool IsCutAlong(const ParameterSpec& parameter, Axis axis);
+
+// The axis of the ranks that hold equal slices, as far as the parameter is cut.
+inline Axis DataAxisOf(const ParameterSpec& parameter) {
+  return parameter.of_experts ? Axis::kEdp : Axis::kDp;
+}
+
 // Errors: InvalidArgument naming the dimension that does not divide. A padding of 1 divides any: the last
 // ranks have fewer rows, or none.
 Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, int rank);

@@ -114,6 +114,7 @@ constexpr System kSystems[] = {
      .training = true,
      .writes = "a directory of torch.distributed.checkpoint (FSDP2, DTensor), of canonical names",
      .plan = PlanDcp,
+     .experts = true,
      .reader = "dcp",
      .steps = {.prefixes = kDcpSteps, .last_file = kDcpMetadata, .last_after = "*.distcp"},
      .check_files = CheckDcpFiles},

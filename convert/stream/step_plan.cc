@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "ckpt/model/layout.h"
@@ -18,13 +19,16 @@ namespace {
 
 // The checks of placement.h, with messages in the words of the model's configuration.
 Status CheckModel(const nlohmann::json& model, const Topology& topology) {
-  for (const auto& [field, what] :
-       {std::pair("num_attention_heads", "attention heads"),
-        std::pair("num_key_value_heads", "key and value heads"), std::pair("ffn_hidden_size", "FFN units")}) {
+  for (const auto& [axis, name, field, what] :
+       {std::tuple(Axis::kTp, "TP", "num_attention_heads", "attention heads"),
+        std::tuple(Axis::kTp, "TP", "num_key_value_heads", "key and value heads"),
+        std::tuple(Axis::kTp, "TP", "ffn_hidden_size", "FFN units"),
+        std::tuple(Axis::kEp, "EP", "num_experts", "experts"),
+        std::tuple(Axis::kEtp, "ETP", "moe_ffn_hidden_size", "FFN units of an expert")}) {
     const int64_t size = IntField(model, field);
-    if (size > 0 && size % topology.tp != 0)
-      return InvalidArgument("TP={} does not divide the model's {} {}; choose a TP that does", topology.tp,
-                             size, what);
+    if (size > 0 && size % topology.size(axis) != 0)
+      return InvalidArgument("{0}={1} does not divide the model's {2} {3}; choose another {0}", name,
+                             topology.size(axis), size, what);
   }
   const int64_t layers = IntField(model, "num_layers");
   if (layers > 0 && layers < INT32_MAX) return LayersPerChunk(static_cast<int>(layers), topology).status();
@@ -48,9 +52,19 @@ Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, 
   return per_chunk;
 }
 
+Status CheckExperts(const std::vector<TensorEntry>& tensors, const Topology& topology) {
+  const auto is_cut = [](const TensorEntry& tensor) {
+    return tensor.spec.of_experts && !tensor.spec.cuts.empty();
+  };
+  if ((topology.ep == 1 && topology.etp == 0) || std::ranges::any_of(tensors, is_cut)) return OkStatus();
+  return InvalidArgument("topology {}: the model has no experts that EP or ETP could cut; leave both out",
+                         ToString(topology));
+}
+
 Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
                                 const Topology& topology) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
+  CAIRN_RETURN_IF_ERROR(CheckExperts(tensors, topology));
   CAIRN_RETURN_IF_ERROR(CheckModel(model, topology));
   CAIRN_RETURN_IF_ERROR(CheckPaths(tensors));
   StepPlan plan;

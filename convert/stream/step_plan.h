@@ -18,6 +18,9 @@ namespace cairn {
 // Errors: InvalidArgument if they do not divide.
 Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss);
 
+// Errors: InvalidArgument if the topology has sizes for experts, but cuts no tensor with them.
+Status CheckExperts(const std::vector<TensorEntry>& tensors, const Topology& topology);
+
 struct PlannedShard {
   int rank = 0;
   std::vector<Piece> pieces;  // tensor, box and range, in the order of the tensors

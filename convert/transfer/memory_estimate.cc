@@ -41,7 +41,7 @@ uint64_t BytesRead(const CheckpointSource& source, std::span<const uint32_t> ten
 }  // namespace
 
 uint64_t MemoryOfNativeWriter(const Topology& target, uint64_t max_memory) {
-  const auto shards = static_cast<uint64_t>(target.tp) * static_cast<uint64_t>(target.dp);  // of a stage
+  const auto shards = static_cast<uint64_t>(target.stage_size());
   return std::min(kHdf5Memory, max_memory / 16) + shards * kShardMemory;
 }
 
@@ -52,9 +52,8 @@ uint64_t MemoryOfReading(const CheckpointSource& source, std::span<const uint32_
   if (!source.native_step()) return slots + std::min(StoredSource::AheadBytes(cache), bytes / 16);
   // Chunks ahead, and those of the pieces that a block is made of.
   const uint64_t ahead = std::min(StepReader::AheadBytes(cache), bytes / 4);
-  const Topology& topology = source.manifest().topology;
-  const uint64_t side_by_side = kChunkBytes * static_cast<uint64_t>(topology.tp * topology.dp);
-  return slots + ahead + std::min({side_by_side, cache - std::min(cache, ahead), bytes / 8});
+  const auto shards = static_cast<uint64_t>(source.manifest().topology.stage_size());
+  return slots + ahead + std::min({shards * kChunkBytes, cache - std::min(cache, ahead), bytes / 8});
 }
 
 uint64_t MemoryOfWriting(std::span<const WrittenTensor> tensors, uint64_t buffer_bytes, uint64_t buffers,

@@ -18,10 +18,11 @@ constexpr int kWritesInFlight = 4;
 
 }  // namespace
 
-// A tensor cut by columns has one piece open for each tensor parallel rank, any other just one.
-WriteRingOptions RingFor(uint64_t max_memory, int jobs, int tp) {
+int OpenPieces(const Topology& target) { return 1 + std::max(target.tp, target.size(Axis::kEtp)); }
+
+WriteRingOptions RingFor(uint64_t max_memory, int jobs, const Topology& target) {
   const int in_flight = std::max(kWritesInFlight, jobs);
-  const uint64_t share = max_memory / 4 / (tp + 1 + in_flight);
+  const uint64_t share = max_memory / 4 / (OpenPieces(target) + in_flight);
   return {.buffer_bytes = std::bit_floor(std::clamp(share, kMinWriteBytes, kMaxWriteBytes)),
           .in_flight = in_flight};
 }

@@ -14,8 +14,12 @@
 
 namespace cairn {
 
-// Buffers for writing in a window of memory: a quarter of it. `tp`: of the target.
-WriteRingOptions RingFor(uint64_t max_memory, int jobs, int tp);
+// Pieces of a tensor that are open at once in a stage, at most. A tensor that is cut across its rows has one
+// for each rank of that axis, any other has one; the next may have begun.
+int OpenPieces(const Topology& target);
+
+// Buffers for writing in a window of memory: a quarter of it.
+WriteRingOptions RingFor(uint64_t max_memory, int jobs, const Topology& target);
 
 class StageWriter {
  public:

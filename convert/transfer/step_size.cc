@@ -42,15 +42,14 @@ uint64_t EstimatedShardBytes(const StepPlan& plan, const PlannedShard& shard, bo
 
 StepSize EstimateStepSize(const StepPlan& plan) {
   StepSize size;
-  const Topology& topology = plan.topology();
-  const auto ranks = static_cast<uint64_t>(topology.tp) * static_cast<uint64_t>(topology.dp);
+  const auto ranks = static_cast<uint64_t>(plan.topology().stage_size());
   uint64_t tensor_bytes = 0;
   for (const TensorEntry& tensor : plan.tensors()) tensor_bytes += tensor.bytes();
   const bool lay_out = plan.tensors().size() * ranks <= kLaidOutPieces && tensor_bytes <= kLaidOutBytes;
   size.files = 2;  // index.h5 and manifest.json
   size.file_bytes =
       kIndexOverheadBytes + plan.tensors().size() * kIndexedTensorBytes + kManifestOverheadBytes;
-  for (int stage = 0; stage < topology.pp; ++stage) {
+  for (int stage = 0; stage < plan.topology().pp; ++stage) {
     for (const PlannedShard& shard : plan.Stage(stage)) {
       ++size.files;
       size.file_bytes += kManifestFileBytes + EstimatedShardBytes(plan, shard, lay_out);

@@ -105,8 +105,7 @@ class StepWriting final : public BlockTarget {
 
   // Writes the units of this rank. A single process ends the shards, too.
   Status DoShare() {
-    ring_ =
-        std::make_unique<WriteRing>(fs_, RingFor(max_memory_, transfer_.writer.jobs, plan_.topology().tp));
+    ring_ = std::make_unique<WriteRing>(fs_, RingFor(max_memory_, transfer_.writer.jobs, plan_.topology()));
     WorkerPool behind(/*threads=*/1, /*waiting=*/1);
     Status status;
     LayOut(0);

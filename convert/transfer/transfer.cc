@@ -66,11 +66,11 @@ Result<TransferCost> CostOf(const Transfer& transfer, const StepTarget& target) 
   cost.moved_bytes = cost.read_bytes + (target.read_back ? size.data_bytes : 0);
   const Topology& topology = target.plan.topology();
   const uint64_t max_memory = transfer.writer.max_memory;
-  const WriteRingOptions ring = RingFor(max_memory, transfer.writer.jobs, topology.tp);
+  const WriteRingOptions ring = RingFor(max_memory, transfer.writer.jobs, topology);
   cost.peak_memory += MemoryOfNativeWriter(topology, max_memory) +
                       MemoryOfWriting(target.tensors, ring.buffer_bytes,
-                                      static_cast<uint64_t>(topology.tp + 1 + ring.in_flight),
-                                      static_cast<uint64_t>(topology.tp * topology.dp)) +
+                                      static_cast<uint64_t>(OpenPieces(topology) + ring.in_flight),
+                                      static_cast<uint64_t>(topology.stage_size())) +
                       (target.read_back ? std::min(ProofMemory(max_memory), size.data_bytes / 8) : 0);
   return cost;
 }

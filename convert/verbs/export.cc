@@ -1,5 +1,7 @@
 #include "convert/verbs/export.h"
 
+#include <algorithm>
+
 #include "convert/foreign/account.h"
 #include "convert/formats/training/training_state.h"
 
@@ -21,9 +23,19 @@ std::string Record(const CheckpointSource& source, const System& format, const T
   return record.dump(1) + "\n";
 }
 
+Status CheckHolds(const System& format, const CheckpointSource& source) {
+  const auto& tensors = source.catalog().tensors;
+  const auto expert = std::ranges::find_if(tensors, [](const auto& t) { return t.spec.of_experts; });
+  if (format.experts || expert == tensors.end()) return OkStatus();
+  return NotSupported("{}: {} is of experts, which {} cannot hold yet; native, dcp and safetensors can",
+                      source.name(), expert->spec.name, format.name);
+}
+
 }  // namespace
 
 Result<Transfer> PlanExport(CheckpointSource& source, const System& format, const ExportOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckHolds(format, source));
+  CAIRN_RETURN_IF_ERROR(CheckExperts(source.catalog().tensors, options.target.topology));
   Result<TargetFiles> planned = format.plan(source, options.target);
   if (!planned.ok()) return planned.status().WithContext(source.name());
   TargetFiles& plan = *planned;

@@ -17,7 +17,8 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
 Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
   const auto& tensors = source.catalog().tensors;
   const Topology& now = source.manifest().topology;
-  const bool cut = std::ranges::any_of(tensors, [](const auto& t) { return !t.spec.cuts.empty(); });
+  const bool cut =
+      std::ranges::any_of(tensors, [](const auto& t) { return !t.spec.of_experts && !t.spec.cuts.empty(); });
   if (target.tp > 1 && target.tp != now.tp && !cut)
     return InvalidArgument(
         "{}: its tensors do not record how they are cut, so TP={} is not possible; use TP=1", source.name(),

@@ -1,5 +1,5 @@
-// Rewrites a native step for another TP, PP, DP and ZeRO: the files that training on that topology would have
-// written.
+// Rewrites a native step for another TP, PP, DP, EP and ZeRO: the files that training on that topology would
+// have written.
 //
 // Run, step, model, state and history stay: reshaping back restores the first files, bit for bit. A killed
 // run can be resumed, and several processes can share the work (transfer.h): the bytes are always the same.

@@ -1,7 +1,7 @@
-// Three checks: the step's number in directory, manifest and state; the number of layers in model, tensors
-// and stages; and, if the architecture is known, each tensor against the parameter that the model must have.
-// The last one runs only if the others found nothing, and stops at its first problem: one wrong number in the
-// model contradicts many tensors at once.
+// Four checks: the step's number in directory, manifest and state; the number of layers in model, tensors
+// and stages; the number of experts in model and tensors; and, if the architecture is known, each tensor
+// against the parameter that the model must have. The last one runs only if the others found nothing, and
+// stops at its first problem: one wrong number in the model contradicts many tensors at once.
 
 #include "tools/check/model_check.h"
 
@@ -28,6 +28,7 @@ class ModelChecker {
   std::vector<Problem> Check() {
     CheckStepNumber();
     CheckLayers();
+    CheckExperts();
     CheckSizes();
     return std::move(problems_);
   }
@@ -66,6 +67,16 @@ class ModelChecker {
     if (counted == 0 || stages.empty()) return;
     if (const auto chunks = LayersPerChunk(counted, manifest_.topology); !chunks.ok())
       Add(fmt::format("its stages do not fit its {} layers: {}", counted, chunks.status().message()));
+  }
+
+  void CheckExperts() {
+    const int64_t told = IntField(model_, "num_experts");
+    const auto other = std::ranges::find_if(tensors_, [&](const TensorEntry& tensor) {
+      return tensor.spec.of_experts && static_cast<int64_t>(tensor.spec.shape[0]) != told;
+    });
+    if (told <= 0 || other == tensors_.end()) return;
+    Add(fmt::format("its model has {} experts, but {} holds {}", told, DisplayName(*other),
+                    other->spec.shape[0]));
   }
 
   // The parameters that the model must have, compared with the existing ones.

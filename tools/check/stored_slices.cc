@@ -46,8 +46,9 @@ uint64_t CountBefore(uint64_t end, const Box& box, const Dims& shape) {
 
 }  // namespace
 
-// Megatron: mp_rank_TT/ or mp_rank_TT_PPP/. DeepSpeed: mp_rank_MM_model_states.pt, where MM counts the tensor
-// parallel ranks of all stages; zero_pp_rank_D_mp_rank_MM_...; layer_LL-model_TT-... DCP: __R_N.distcp.
+// Megatron: mp_rank_TT/, mp_rank_TT_PPP/, mp_rank_TT_EEE/ or mp_rank_TT_PPP_EEE/. DeepSpeed:
+// mp_rank_MM_model_states.pt, where MM counts the tensor parallel ranks of all stages;
+// zero_pp_rank_D_mp_rank_MM_...; layer_LL-model_TT-... DCP: __R_N.distcp.
 FileRank RankOfFile(const std::string& file, const Topology& topology) {
   FileRank found;
   const size_t slash = file.rfind('/');
@@ -57,12 +58,19 @@ FileRank RankOfFile(const std::string& file, const Topology& topology) {
     found.tp = models.Coordinate(model->first, Axis::kTp);
     found.pp = models.Coordinate(model->first, Axis::kPp);
     if (const auto data = NumberBehind(name, "zero_pp_rank_")) found.dp = data->first;
+    if (const auto experts = NumberBehind(name, "expp_rank_")) found.ep = experts->first;
   } else if (const auto in_directory = NumberBehind(file, "mp_rank_")) {
     found.tp = in_directory->first;
     found.pp = 0;
-    if (const auto stage = NumberBehind(file.substr(0, slash), "_");
-        stage && stage->second > in_directory->second)
-      found.pp = stage->first;
+    std::vector<int> others;
+    std::string_view rest = std::string_view(file).substr(in_directory->second);
+    while (rest.starts_with('_')) {
+      rest.remove_prefix(1);
+      others.push_back(TakeNumber<int>(rest).value_or(0));
+    }
+    if (others.size() > 1 || (others.size() == 1 && topology.ep > 1 && topology.pp == 1))
+      found.ep = others.back();
+    if (others.size() > 1 || !found.ep) found.pp = others.empty() ? 0 : others.front();
   } else if (const auto layer = NumberBehind(name.substr(0, name.rfind("-model_states")), "-model_")) {
     found.tp = layer->first;
   } else if (name.ends_with(".distcp") && name.starts_with("__")) {
@@ -71,11 +79,18 @@ FileRank RankOfFile(const std::string& file, const Topology& topology) {
   return found;
 }
 
+std::vector<std::pair<std::string, int>> FileRank::Coordinates() const {
+  std::vector<std::pair<std::string, int>> coordinates;
+  for (const auto& [name, value] : {std::pair("tp", tp), std::pair("pp", pp), std::pair("ep", ep),
+                                    std::pair("dp", dp), std::pair("rank", rank)})
+    if (value) coordinates.emplace_back(name, *value);
+  return coordinates;
+}
+
 std::string ToString(const FileRank& rank) {
   std::string text;
-  for (const auto& [name, value] : {std::pair("tp", rank.tp), std::pair("pp", rank.pp),
-                                    std::pair("dp", rank.dp), std::pair("rank", rank.rank)})
-    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
+  for (const auto& [name, value] : rank.Coordinates())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
   return text.empty() ? "-" : text;
 }
 

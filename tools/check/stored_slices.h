@@ -12,9 +12,12 @@ namespace cairn {
 // Which rank wrote a file, by its name: Megatron and DeepSpeed name the coordinates in the
 // topology, DCP the number of the rank.
 struct FileRank {
-  std::optional<int> tp, pp, dp, rank;
+  std::optional<int> tp, pp, ep, dp, rank;
+  // Those that the name has: ("tp", 1), ("pp", 2).
+  std::vector<std::pair<std::string, int>> Coordinates() const;
 };
-// `file` is relative to the checkpoint: "iter_0000100/mp_rank_01_002/model_optim_rng.pt" is of tp 1, pp 2.
+// `file` is relative to the checkpoint: "iter_0000100/mp_rank_01_002/model_optim_rng.pt" is of tp 1, pp 2, or
+// of tp 1, ep 2 in a topology with EP and without PP.
 // Empty for other names.
 FileRank RankOfFile(const std::string& file, const Topology& topology);
 // "tp 1, pp 2", "rank 3", or "-".

@@ -43,7 +43,8 @@ Status CheckFlags(const ConvertArguments& arguments) {
   if (arguments.param_groups != 0)
     return InvalidArgument("--param-groups is only for formats with DeepSpeed's or Megatron's optimizer");
   if (!arguments.flags.options.format->is_native() && arguments.topology.any())
-    return InvalidArgument("--tp, --pp, --dp and --zero are only for --to native; leave them out");
+    return InvalidArgument(
+        "--tp, --pp, --dp, --zero, --ep and --etp are only for --to native; leave them out");
   if (!arguments.dtype && arguments.flags.saturate)
     return InvalidArgument("--saturate needs --dtype: without it nothing is cast");
   return OkStatus();

@@ -193,9 +193,7 @@ class Inspector {
                          {"file", *slice.file},
                          {"file_offset", slice.file_offset},
                          {"bytes", slice.bytes}};
-    for (const auto& [name, value] : {std::pair("tp", slice.rank.tp), std::pair("pp", slice.rank.pp),
-                                      std::pair("dp", slice.rank.dp), std::pair("rank", slice.rank.rank)})
-      if (value) json[name] = *value;
+    for (const auto& [name, value] : slice.rank.Coordinates()) json[name] = value;
     return json;
   }
 

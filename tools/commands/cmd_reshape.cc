@@ -18,7 +18,7 @@ Result<int> Reshape(const ReshapeFlags& given) {
 
 void AddReshapeCommand(CLI::App& app, Verb& verb) {
   const auto [reshape, flags] =
-      AddVerb(app, verb, "reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO", Reshape);
+      AddVerb(app, verb, "reshape", "rewrite a checkpoint for another TP, PP, DP, EP and ZeRO", Reshape);
   AddTopologyFlags(*reshape, flags->topology);
   reshape
       ->add_option("--vocab-multiple", flags->vocab_multiple,

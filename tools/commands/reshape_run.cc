@@ -76,11 +76,12 @@ Result<int> RunVirtually(const OpenedSource& opened, const TransferFlags& flags,
 }  // namespace
 
 bool TopologyFlags::any() const {
-  return tp || pp || dp || zero || virtual_stages || !layers_per_stage.empty() || embedding_counts ||
-         loss_counts;
+  return tp || pp || dp || zero || virtual_stages || ep || etp || !layers_per_stage.empty() ||
+         embedding_counts || loss_counts;
 }
 
-// The source's own cut of its layers is kept if its pipeline is.
+// The source's own cut of its layers is kept if its pipeline is. An ETP equal to TP is the default, so that a
+// reshape back writes the manifest of the first step.
 Result<Topology> TopologyFlags::Of(const Manifest& source) const {
   Topology target = source.topology;
   if (pp || virtual_stages) target.layers_per_stage.clear();
@@ -90,6 +91,10 @@ Result<Topology> TopologyFlags::Of(const Manifest& source) const {
   target.zero = zero.value_or(target.zero);
   target.virtual_stages = virtual_stages.value_or(target.virtual_stages);
   if (!layers_per_stage.empty()) target.layers_per_stage = layers_per_stage;
+  if (etp) target.etp = *etp == target.tp ? 0 : *etp;
+  target.ep = ep.value_or(target.ep);
+  if (!ep && !Validate(target).ok()) target.ep = 1;
+  if (!etp && !Validate(target).ok()) target.etp = 0;
   if (!embedding_counts && !loss_counts) return target;
   CAIRN_RETURN_IF_ERROR(Validate(target));
   CAIRN_ASSIGN_OR_RETURN(target.layers_per_stage,
@@ -103,6 +108,13 @@ void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
   verb.add_option("--pp", flags.pp, "pipeline stages; default: those of SRC")->option_text("N");
   verb.add_option("--dp", flags.dp, "data parallel size; default: that of SRC")->option_text("N");
   verb.add_option("--zero", flags.zero, "ZeRO stage; default: that of SRC")->option_text("N");
+  verb.add_option("--ep", flags.ep,
+                  "expert parallel size; default: that of SRC, or 1 if it does not fit the other sizes")
+      ->option_text("N");
+  verb.add_option("--etp", flags.etp,
+                  "tensor parallel size of experts; default: that of SRC, or TP if it does not fit")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
   verb.add_option("--virtual-stages", flags.virtual_stages,
                   "chunks of layers on each pipeline stage, interleaved (1: not interleaved)")
       ->option_text("V");

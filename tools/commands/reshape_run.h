@@ -10,17 +10,18 @@
 namespace cairn {
 
 struct TopologyFlags {
-  std::optional<int> tp, pp, dp, zero, virtual_stages;
+  std::optional<int> tp, pp, dp, zero, virtual_stages, ep, etp;
   std::vector<int> layers_per_stage;
   bool embedding_counts = false;  // as a layer of the first stage
   bool loss_counts = false;       // as a layer of the last one
 
   bool any() const;
-  // Sizes without a flag are the source's. Errors: InvalidArgument for impossible sizes.
+  // Sizes without a flag are the source's; those of experts only if they divide the ranks of a stage, else
+  // EP is 1 and ETP is TP. Errors: InvalidArgument for impossible sizes.
   Result<Topology> Of(const Manifest& source) const;
 };
 
-// Adds --tp, --pp, --dp, --zero and the flags that assign layers to stages.
+// Adds --tp, --pp, --dp, --zero, --ep, --etp and the flags that assign layers to stages.
 void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags);
 
 struct ReshapeFlags {

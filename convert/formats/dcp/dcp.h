@@ -17,11 +17,11 @@ Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string
 // A directory of torch.distributed.checkpoint, as dcp.save() of {"model": ..., "optimizer": ...} leaves it.
 //
 // model.NAME, optimizer.state.NAME.{exp_avg,exp_avg_sq,step,master_param} and optimizer.param_groups.0.*,
-// NAME canonical; or in the form that a DCP source had (DcpForm). Each tensor is cut in boxes: across tensor
-// parallel ranks if tensor parallelism cuts it, and in rows over data parallel ones as FSDP2 does; each
-// rank's boxes lie in its file, and torch's loader puts together what any other world asks for. The item
-// "cairn" carries the model, its parameters and the state for our own reader. Source: torch 2.11,
-// distributed/checkpoint/{metadata,filesystem}.py, _nested_dict.py.
+// NAME canonical; or in the form that a DCP source had (DcpForm). Each tensor is cut in boxes: across the
+// ranks of the axes that cut it, and in rows over data parallel ones (of experts, if it is of experts) as
+// FSDP2 does; each rank's boxes lie in its file, and torch's loader puts together what any other world asks
+// for. The item "cairn" carries the model, its parameters and the state for our own reader. Source:
+// torch 2.11, distributed/checkpoint/{metadata,filesystem}.py, _nested_dict.py.
 Result<TargetFiles> PlanDcp(const CheckpointSource& source, const TargetOptions& options);
 
 }  // namespace cairn

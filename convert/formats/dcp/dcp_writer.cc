@@ -1,5 +1,5 @@
 // Each tensor is cut into boxes: its slices (ckpt/model/slice.h), then rows of them over data parallel ranks.
-// Each box is a zip in the file of its rank; tensors that TP does not cut lie in the files of TP rank 0.
+// Each box is a zip in the file of its rank; a slice that several ranks hold lies in the files of the first.
 // Values that are not tensors go into the first file. When all zips have their places, files without a zip
 // are dropped and .metadata is made.
 
@@ -120,6 +120,13 @@ class DcpPlanner {
     return static_cast<uint32_t>(options_.topology.Moved(0, Axis::kPp, StageOfLayer(spec.layer)));
   }
 
+  // True if another rank before it holds the same slice.
+  bool IsCopy(const ParameterSpec& spec, int rank) const {
+    return std::ranges::any_of(spec.axes(), [&](Axis axis) {
+      return options_.topology.Coordinate(rank, axis) > 0 && !IsCutAlong(spec, axis);
+    });
+  }
+
   Status AddTensor(uint32_t index, std::vector<nlohmann::json> path) {
     const TensorEntry& tensor = tensors_.tensors[index].entry;
     DcpEntry& entry = Add(std::move(path));
@@ -129,15 +136,17 @@ class DcpPlanner {
     ParameterSpec spec = tensor.spec;
     for (Cut& cut : spec.cuts) cut.unit = cut.pad = 1;
     const auto first = static_cast<int>(FirstRankOf(spec));
-    const int slices = spec.cuts.empty() ? 1 : options_.topology.tp;
-    for (int holder = first; holder < first + slices; ++holder) {
+    const Axis data = DataAxisOf(spec);
+    const int model_ranks = options_.topology.stage_size() / options_.topology.size(data);
+    for (int holder = first; holder < first + model_ranks; ++holder) {
+      if (IsCopy(spec, holder)) continue;
       CAIRN_ASSIGN_OR_RETURN(const Slice slice, SliceOf(spec, options_.topology, holder));
-      for (const int rank : options_.topology.GroupOf(holder, Axis::kDp)) {
+      for (const int rank : options_.topology.GroupOf(holder, data)) {
         Box box = slice.box;
         if (box.rank() > 0) {
           CAIRN_ASSIGN_OR_RETURN(
               const Slice rows,
-              SliceOf({.name = spec.name, .shape = box.extent, .cuts = {{.axis = Axis::kDp, .pad = 1}}},
+              SliceOf({.name = spec.name, .shape = box.extent, .cuts = {{.axis = data, .pad = 1}}},
                       options_.topology, rank));
           box.offset[0] += rows.box.offset[0];
           box.extent = rows.box.extent;
@@ -260,9 +269,8 @@ class DcpPlanner {
     nlohmann::json state = manifest.state;
     state.erase(kDcpOthers);
     if (!others_.empty()) state[kDcpOthers] = others_;
-    CAIRN_ASSIGN_OR_RETURN(const std::string parameters, EncodeParameters(source_.catalog().Parameters()));
     const nlohmann::json own = {{"model", manifest.model},
-                                {"parameters", parameters},
+                                {"parameters", EncodeParameters(source_.catalog().Parameters())},
                                 {"state", std::move(state)},
                                 {"history", HistoryWith(manifest, "dcp", state_.notes)},
                                 {"step", manifest.step}};

@@ -4,6 +4,7 @@
 
 #include "convert/formats/hugging_face/safetensors.h"
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 
@@ -30,15 +31,43 @@ Result<std::vector<ParameterSpec>> SpecsOf(const std::string& text, const std::v
   return parameters;
 }
 
+bool IsCutOfExperts(const json& cut) {
+  return cut.is_array() && cut.size() == 4 && cut[0].is_number_unsigned() && cut[0] <= UINT8_MAX &&
+         cut[1].is_number_unsigned() && cut[1] <= INT8_MAX && cut[2].is_number_unsigned() &&
+         cut[3].is_number_unsigned();
+}
+
+bool IsRow(const json& row) {
+  if (!row.is_array() || row.size() < 6 || row.size() > 7) return false;
+  return row[0].is_string() && row[1].is_number_integer() && row[1] >= -1 && row[1] <= INT8_MAX &&
+         row[2].is_number_unsigned() && row[3].is_number_unsigned() && row[4].is_number_integer() &&
+         row[5].is_boolean() &&
+         (row.size() == 6 || (row[6].is_array() && std::ranges::all_of(row[6], IsCutOfExperts)));
+}
+
+// Requires IsRow().
+ParameterSpec SpecOf(const json& row, const Dims& shape) {
+  ParameterSpec spec{
+      .name = row[0], .shape = shape, .layer = row[4], .tied_to_last = row[5], .of_experts = row.size() == 7};
+  if (row[1] != -1) spec.cuts = {{Axis::kTp, row[1].get<int8_t>(), row[2], row[3]}};
+  if (!spec.of_experts) return spec;
+  for (const json& cut : row[6])
+    spec.cuts.push_back({cut[0].get<Axis>(), cut[1].get<int8_t>(), cut[2], cut[3]});
+  return spec;
+}
+
 }  // namespace
 
-Result<std::string> EncodeParameters(const std::vector<ParameterSpec>& parameters) {
+std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
   json rows = json::array();
   for (const ParameterSpec& spec : parameters) {
-    if (!spec.is_dense())
-      return NotSupported("tensor {}: {} has no place for its cuts", spec.name, kParametersKey);
-    const Cut cut = OneCut(spec);
-    rows.push_back({spec.name, cut.dim, cut.unit, cut.pad, spec.layer, spec.tied_to_last});
+    const Cut one = spec.of_experts ? Cut{.dim = -1} : OneCut(spec);
+    json row = {spec.name, one.dim, one.unit, one.pad, spec.layer, spec.tied_to_last};
+    if (spec.of_experts) {
+      row.push_back(json::array());
+      for (const Cut& cut : spec.cuts) row[6].push_back({cut.axis, cut.dim, cut.unit, cut.pad});
+    }
+    rows.push_back(std::move(row));
   }
   return rows.dump();
 }
@@ -50,20 +79,14 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
   std::vector<ParameterSpec> parameters;
   if (!rows.is_array()) return Corrupt("{} is not a list", kParametersKey);
   for (const json& row : rows) {
-    const bool fits = row.is_array() && row.size() == 6 && row[0].is_string() && row[1].is_number_integer() &&
-                      row[2].is_number_unsigned() && row[3].is_number_unsigned() &&
-                      row[4].is_number_integer() && row[5].is_boolean();
-    if (!fits) return Corrupt("{} has the row {}", kParametersKey, row.dump());
+    if (!IsRow(row)) return Corrupt("{} has the row {}", kParametersKey, row.dump());
     const auto found = shapes.find(row[0].get_ref<const std::string&>());
     if (found == shapes.end() || !seen.insert(found->first).second)
       return NotFound("tensor {} is missing", row[0].dump());
-    const Dims& shape = found->second;
-    ParameterSpec spec{.name = row[0], .shape = shape, .layer = row[4], .tied_to_last = row[5]};
-    const int64_t dim = row[1];
-    if (dim >= 0) spec.cuts = {{Axis::kTp, static_cast<int8_t>(dim), row[2], row[3]}};
-    if (dim < -1 || dim >= shape.rank() || row[2] == 0)
+    ParameterSpec spec = SpecOf(row, found->second);
+    if (!HasValidCuts(spec))
       return Corrupt("{} has the row {}, but the tensor has shape {}", kParametersKey, row.dump(),
-                     ToString(shape));
+                     ToString(spec.shape));
     parameters.push_back(std::move(spec));
   }
   return parameters;
@@ -72,7 +95,7 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
 Result<ForeignModel> SafetensorsRelease(const json& model, Dtype,
                                         const std::vector<ParameterSpec>& parameters) {
   ForeignModel canonical = CanonicalModel(parameters);
-  CAIRN_ASSIGN_OR_RETURN(canonical.metadata[kParametersKey], EncodeParameters(parameters));
+  canonical.metadata[kParametersKey] = EncodeParameters(parameters);
   canonical.metadata[kModelKey] = model.dump();
   return canonical;
 }

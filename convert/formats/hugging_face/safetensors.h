@@ -2,8 +2,9 @@
 // them, or under names of an unknown model, which are kept (an adapter of peft).
 //
 // Its headers carry the manifest's model (`cairn.model`) and how a topology cuts each parameter
-// (`cairn.parameters`: [[name, dimension that TP cuts or -1, unit, padding, layer, tied]]), so that it reads
-// back as a checkpoint of any architecture.
+// (`cairn.parameters`: [[name, dimension that TP cuts or -1, unit, padding, layer, tied]]; a row of experts
+// ends with their cuts, [[axis, dimension, unit, padding]], axes as in catalogs), so that it reads back as a
+// checkpoint of any architecture.
 #pragma once
 
 #include <map>
@@ -21,12 +22,12 @@ bool IsSafetensors(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options);
 
-// CanonicalModel(), with the metadata above. Errors: those of EncodeParameters().
+// CanonicalModel(), with the metadata above.
 Result<ForeignModel> SafetensorsRelease(const nlohmann::json& model, Dtype dtype,
                                         const std::vector<ParameterSpec>& parameters);
 
-// The text of `cairn.parameters`. Errors: NotSupported naming a parameter that is not of a dense model.
-Result<std::string> EncodeParameters(const std::vector<ParameterSpec>& parameters);
+// The text of `cairn.parameters`.
+std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);
 // The inverse, given the tensors' shapes by name. Errors: Corrupt; NotFound naming a tensor that has no
 // shape.
 Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,

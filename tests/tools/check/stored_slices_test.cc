@@ -22,6 +22,12 @@ TEST(StoredSlices, NamesGiveTheRank) {
            {"mp_rank_/x.pt", "-"},
            {"__x_0.distcp", "-"}})
     EXPECT_EQ(ToString(RankOfFile(file, topology)), says) << file;
+  for (const auto& [file, says] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"mp_rank_01_002/model_optim_rng.pt", "tp 1, pp 0, ep 2"},
+           {"mp_rank_01/model_optim_rng.pt", "tp 1, pp 0"},
+           {"mp_rank_01_002_003/model_optim_rng.pt", "tp 1, pp 2, ep 3"},
+           {"expp_rank_3_mp_rank_01_optim_states.pt", "tp 1, pp 0, ep 3"}})
+    EXPECT_EQ(ToString(RankOfFile(file, {.tp = 2, .dp = 4, .ep = 4})), says) << file;
 }
 
 }  // namespace
