@@ -16,13 +16,18 @@ from test_huggingface import make
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import DeepseekV2Config, DeepseekV3Config, Glm4MoeConfig, MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig
 
 EXPERTS, HIDDEN, WIDTH = 12, 24, 28  # torch.nn.functional.grouped_mm takes rows of whole 16 bytes
 SIZES = {"vocab_size": 61, "hidden_size": HIDDEN, "num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 3,
          "max_position_embeddings": 64, "num_experts_per_tok": 3, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 EVEN = SIZES | {"intermediate_size": WIDTH}
-UNEVEN = SIZES | {"num_experts": EXPERTS, "intermediate_size": 54, "moe_intermediate_size": WIDTH}
+DENSE = SIZES | {"intermediate_size": 54, "moe_intermediate_size": WIDTH}
+UNEVEN = DENSE | {"num_experts": EXPERTS}
+GROUPS = DENSE | {"n_routed_experts": EXPERTS, "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+          "routed_scaling_factor": 1.5}
+LATENT = GROUPS | {"num_key_value_heads": 6, "kv_lora_rank": 14, "q_lora_rank": 18, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+                            "v_head_dim": 10}
 
 # Every field that changes the function has a value that is not the default in one of them.
 MODELS = {
@@ -34,13 +39,28 @@ MODELS = {
     "qwen3_moe-biased": Qwen3MoeConfig(**UNEVEN, decoder_sparse_step=2, attention_bias=True, use_sliding_window=True, sliding_window=5),
     "olmoe": OlmoeConfig(**EVEN, num_experts=EXPERTS),
     "olmoe-clipped": OlmoeConfig(**EVEN, num_experts=EXPERTS, clip_qkv=0.25, norm_topk_prob=True),
+    "glm4_moe": Glm4MoeConfig(**GROUPS, head_dim=8, use_qk_norm=True),
+    "glm4_moe-biased": Glm4MoeConfig(**GROUPS | {"n_group": 1, "topk_group": 1}, head_dim=8, attention_bias=True, norm_topk_prob=False),
+    "deepseek_v2": DeepseekV2Config(**LATENT, topk_method="group_limited_greedy"),
+    "deepseek_v2-lite": DeepseekV2Config(**LATENT | {"q_lora_rank": None}, attention_bias=True),
+    "deepseek_v3": DeepseekV3Config(**LATENT),
+    "deepseek_v3-biased": DeepseekV3Config(**LATENT | {"q_lora_rank": None}, attention_bias=True, rope_interleave=False, norm_topk_prob=False),
 }
-TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v2", "deepseek_v3")
+
+
+def make_mixture(config, dtype=torch.float32):
+    """With random corrections of the router's choice, too, which are buffers."""
+    model = make(config, dtype)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.randn(buffer.shape) / 4)
+    return model
 
 
 def trained(config, mesh, rank):
     """(model, optimizer) after three steps; vectors do not decay."""
-    model = make(config).train()
+    model = make_mixture(config).train()
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
