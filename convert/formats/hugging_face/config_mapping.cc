@@ -343,7 +343,7 @@ class Mapper {
 
 namespace {
 
-// Of memory if a name is that of a module which only memory has.
+// That of memory if only memory has a module of one of these names.
 StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
   for (const Module& module : family.in_memory) {
     const std::string name = module.Name(/*of_bias=*/false);
