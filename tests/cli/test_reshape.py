@@ -188,6 +188,56 @@ class ReshapeTest(CliTest):
             self.cairn("reshape", self.run_dir, "to", *flags, code=2, says=says)
             self.assertFalse((self.dir / "to").exists())
 
+    def test_experts_are_spread_over_the_ranks_of_a_stage(self):
+        first = ("--tp", 2, "--pp", 1, "--dp", 2, "--ep", 4, "--etp", 1)
+        self.make_step("--experts", 8, *first)
+        fingerprint = self.json("fingerprint", self.run_dir)["fingerprint"]
+        for number, (flags, ranks, experts) in enumerate((
+            (("--ep", 2), (2, 1, 2), {"ep": 2, "etp": 1}),
+            (("--ep", 1, "--etp", 2), (2, 1, 2), {}),  # as TP: the default
+            (("--dp", 4), (2, 1, 4), {"ep": 4, "etp": 1}),
+            (("--tp", 1, "--dp", 1), (1, 1, 1), {"etp": 1}),  # EP=4 does not fit
+            (("--tp", 4, "--pp", 2, "--dp", 4, "--ep", 8, "--etp", 2), (4, 2, 4), {"ep": 8, "etp": 2}),
+        )):
+            target, back, virtual = f"to{number}", f"back{number}", f"virtual{number}"
+            topology = dict(zip(("tp", "pp", "dp"), ranks), zero=0, **experts)
+            done = self.json("reshape", self.run_dir, target, *flags)
+            self.assertEqual((done["topology"], done["fingerprint"]), (topology, fingerprint))
+            self.cairn("verify", target, "--structure", "--hash")
+            self.cairn("reshape", target, back, *first)
+            self.assertEqual(self.step(back), self.step(self.run_dir))
+            self.assertEqual(self.json("reshape", self.run_dir, virtual, *flags, "--virtual")["topology"], topology)
+            self.cairn("verify", virtual, "--structure", "--hash")
+            self.assertEqual(len(list((self.dir / target).glob("step-*/shard-*"))), ranks[0] * ranks[1] * ranks[2])
+        self.cairn("ls", "to4", says="TP=4 PP=2 DP=4 ZeRO=0 EP=8 ETP=2")
+        self.cairn("diff", self.run_dir, "to4")
+        # Expert 3 of 8 over EP=8 is on the ranks 6, 7 (its two halves) of a stage of 16.
+        gate = self.json("inspect", "to4", "layers.1.mlp.experts.gate.weight", "--slices")["tensors"][0]
+        self.assertEqual([(s["offset"], s["extent"], s["file"]) for s in gate["slices"] if s["offset"][0] == 3],
+                         [([3, 0, 0], [1, 12, 16], "shard-00022.h5"), ([3, 12, 0], [1, 12, 16], "shard-00023.h5")])
+
+    def test_topologies_that_do_not_fit_the_experts_are_refused(self):
+        self.make_step("--tp", 2, "--dp", 2)
+        none = "the model has no experts that EP or ETP could cut; leave both out"
+        for verb in (("reshape",), ("convert", "--to", "native"), ("convert", "--to", "native", "--dtype", "fp16"),
+                     ("convert", "--to", "dcp")):
+            self.cairn(verb[0], self.run_dir, "to", *verb[1:], "--ep", 2, code=2, says=none)
+            self.cairn(verb[0], self.run_dir, "to", *verb[1:], "--etp", 1, code=2, says=none)
+        self.cairn("reshape", self.run_dir, "to", "--ep", 2, "--virtual", code=2, says=none)
+        shutil.rmtree(self.run_dir)
+        self.make_step("--experts", 6, "--dp", 4)
+        for flags, says in (
+            (("--ep", 4), "EP=4 does not divide the model's 6 experts; choose another EP"),
+            (("--ep", 3), "4 ranks of a stage are not a multiple of EP * ETP = 3"),
+            (("--ep", 2, "--etp", 5, "--dp", 5, "--tp", 2), "ETP=5 does not divide the model's 24 FFN units of an expert"),
+            (("--ep", 0), "sizes must be at least 1"),
+        ):
+            self.cairn("reshape", self.run_dir, "to", *flags, code=2, says=says)
+        self.cairn("convert", self.run_dir, "to", "--to", "hf", code=2)
+        for system in ("megatron", "torch-dist", "megatron-deepspeed", "universal"):
+            self.cairn("convert", self.run_dir, "to", "--to", system, code=2, says=f"of experts, which {system} cannot hold yet")
+        self.assertFalse((self.dir / "to").exists())
+
     def test_missing_and_truncated_shards_are_named(self):
         step = self.make_step("--tp", 2)
         shard = step / "shard-00001.h5"

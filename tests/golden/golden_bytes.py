@@ -19,6 +19,7 @@ NATIVE = {
     "fp32": [*GPT, "--dtype", "fp32", "--dp", "3"],
     "fp16": [*GPT, "--dtype", "fp16", "--tp", "4"],
     "packed": [*GPT, "--packed", "--tp", "2"],
+    "experts": [*GPT, "--experts", "8", "--tp", "2", "--pp", "3", "--dp", "2", "--ep", "4", "--etp", "1"],
     "split": [*GPT, "--packed", "--split-master", "--pp", "3"],
 }
 # {name: (source, flags of convert)}; a source is one of NATIVE or of the rows before.
@@ -26,6 +27,9 @@ CONVERTED = {
     "native-other": ("bf16", ["--to", "native", "--tp", "1", "--pp", "3", "--dp", "1"]),
     "native-packed": ("packed", ["--to", "native", "--tp", "1", "--pp", "1", "--dp", "2"]),
     "native-joined": ("split", ["--to", "native", "--tp", "2", "--pp", "1", "--dp", "1"]),
+    "native-experts": ("experts", ["--to", "native", "--pp", "1", "--ep", "2", "--etp", "2"]),
+    "dcp-experts": ("experts", ["--to", "dcp"]),
+    "safetensors-experts": ("experts", ["--to", "safetensors"]),
     "native-fp16": ("bf16", ["--to", "native", "--dtype", "fp16"]),
     "dcp": ("bf16", ["--to", "dcp", "--dp", "2"]),
     "dcp-fp32": ("fp32", ["--to", "dcp"]),

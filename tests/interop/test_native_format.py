@@ -79,13 +79,17 @@ def decode_catalog(data):
         role = c.text() if number == 255 and version >= 3 else ROLES[number]
         dtype = c.get("B")
         shape = c.dims(c.get("B"))
+        cuts = {}
         if version < 4:
             c.get("b"), c.get("B"), c.get("Q"), c.get("Q"), c.get("i")
         else:
             for _ in range(c.get("B")):
-                assert c.get("B") in (0, 1, 2) and c.get("B") < len(shape) and c.get("Q") > 0 and c.get("Q") <= 2**32
-            c.get("B"), c.get("B"), c.get("i")
-        tensors.append({"name": name, "role": role, "dtype": DTYPES[dtype], "shape": shape})
+                axis, dimension = c.get("B"), c.get("B")
+                assert axis in (0, 1, 2) and dimension < len(shape) and c.get("Q") > 0 and c.get("Q") <= 2**32
+                cuts[axis] = dimension
+            tied, experts, layer = c.get("B"), c.get("B"), c.get("i")
+            assert tied <= 1 and experts <= 1 and layer >= -1 and set(cuts) <= ({1, 2} if experts else {0})
+        tensors.append({"name": name, "role": role, "dtype": DTYPES[dtype], "shape": shape, "cuts": cuts})
     for _ in range(counts[1]):
         files.append(c.text())
     for _ in range(counts[2]):
@@ -169,6 +173,7 @@ def cairn(*args):
 
 class NativeFormat:
     flags = ["--tp", "2", "--pp", "2", "--dp", "3"]
+    architecture = "gpt2"
 
     @classmethod
     def setUpClass(cls):
@@ -258,7 +263,7 @@ class NativeFormat:
             self.assertEqual(index["model"].attrs["num_layers"], manifest["model"]["num_layers"])
             self.assertEqual(index["state"].attrs["iteration"], manifest["state"]["iteration"])
             architecture = index["model"].attrs["architecture"]
-            self.assertEqual(architecture if isinstance(architecture, str) else architecture.decode(), "gpt2")
+            self.assertEqual(architecture if isinstance(architecture, str) else architecture.decode(), self.architecture)
 
 
 class PlainShards(NativeFormat, unittest.TestCase):
@@ -274,6 +279,28 @@ class PlainShards(NativeFormat, unittest.TestCase):
                 self.assertEqual(shard[path].id.get_offset(), offset)
                 self.assertEqual(shard[path].id.get_storage_size(), stored)
                 self.assertEqual(offset % 4096, 0)
+
+
+class Experts(NativeFormat, unittest.TestCase):
+    flags = ["--experts", "8", "--tp", "2", "--pp", "2", "--dp", "4", "--ep", "2", "--etp", "2"]
+    architecture = "mixture"
+
+    def test_each_expert_lies_with_the_ranks_that_hold_it(self):
+        topology = self.manifest()["topology"]
+        self.assertEqual(topology, {"tp": 2, "pp": 2, "dp": 4, "zero": 0, "ep": 2, "etp": 2})
+        where = self.manifest()["catalog"]
+        tensors, files, pieces = decode_catalog(self.read("index.h5")[where["offset"]:where["offset"] + where["bytes"]])
+        ranks = {1: lambda rank: rank % 2, 2: lambda rank: rank // 2 % 2}
+        found = set()
+        for index, file, _, _, box, *_ in pieces:
+            for axis, dimension in tensors[index]["cuts"].items():
+                if axis == 0:
+                    continue
+                rank = int(files[file][len("shard-"):-len(".h5")])
+                half = tensors[index]["shape"][dimension] // 2
+                self.assertEqual((box[0][dimension], box[1][dimension]), (ranks[axis](rank) * half, half), tensors[index])
+                found.add((axis, dimension))
+        self.assertEqual(found, {(2, 0), (1, 1), (1, 2)})
 
 
 class PackedShards(NativeFormat, unittest.TestCase):

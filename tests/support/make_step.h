@@ -29,32 +29,72 @@ struct TinyGpt {
   uint64_t positions = 12;
   bool tied = true;
   uint64_t pad_multiple = 8;
+  uint64_t experts = 0;  // of each layer, beside a shared one of `ffn`; 0: not a mixture
+  uint64_t expert_ffn = 24;
 };
+
+// Those of one layer's MLP: a router, gated experts with a bias, and a shared expert.
+inline std::vector<ParameterSpec> MixtureSpecs(const TinyGpt& m, int layer) {
+  std::vector<ParameterSpec> specs;
+  const auto add = [&](const char* name, Dims shape, std::vector<Cut> cuts, bool of_experts) {
+    specs.push_back({.name = fmt::format("layers.{}.mlp.{}", layer, name),
+                     .shape = shape,
+                     .cuts = std::move(cuts),
+                     .layer = layer,
+                     .of_experts = of_experts});
+  };
+  const Cut ep{.axis = Axis::kEp, .dim = 0};
+  const auto etp = [](int8_t dim) { return Cut{.axis = Axis::kEtp, .dim = dim}; };
+  add("router.weight", {m.experts, m.hidden}, {}, false);
+  add("experts.gate.weight", {m.experts, m.expert_ffn, m.hidden}, {ep, etp(1)}, true);
+  add("experts.up.weight", {m.experts, m.expert_ffn, m.hidden}, {ep, etp(1)}, true);
+  add("experts.down.weight", {m.experts, m.hidden, m.expert_ffn}, {ep, etp(2)}, true);
+  add("experts.down.bias", {m.experts, m.hidden}, {ep}, true);
+  add("shared.up.weight", {m.ffn, m.hidden}, {{.dim = 0}}, false);
+  add("shared.down.weight", {m.hidden, m.ffn}, {{.dim = 1}}, false);
+  return specs;
+}
 
 // The parameters, in the trainer's order.
 inline std::vector<ParameterSpec> SpecsOf(const TinyGpt& m) {
-  return GptSpecs({.layers = m.layers,
-                   .hidden = static_cast<int64_t>(m.hidden),
-                   .heads = static_cast<int64_t>(m.heads),
-                   .ffn = static_cast<int64_t>(m.ffn),
-                   .vocab = static_cast<int64_t>(m.vocab),
-                   .positions = static_cast<int64_t>(m.positions),
-                   .vocab_multiple = static_cast<int64_t>(m.pad_multiple),
-                   .tied = m.tied});
+  std::vector<ParameterSpec> specs = GptSpecs({.layers = m.layers,
+                                               .hidden = static_cast<int64_t>(m.hidden),
+                                               .heads = static_cast<int64_t>(m.heads),
+                                               .ffn = static_cast<int64_t>(m.ffn),
+                                               .vocab = static_cast<int64_t>(m.vocab),
+                                               .positions = static_cast<int64_t>(m.positions),
+                                               .vocab_multiple = static_cast<int64_t>(m.pad_multiple),
+                                               .tied = m.tied});
+  if (m.experts == 0) return specs;
+  std::vector<ParameterSpec> mixture;
+  for (ParameterSpec& spec : specs) {
+    const std::string mlp = fmt::format("layers.{}.mlp.", spec.layer);
+    if (!spec.name.starts_with(mlp))
+      mixture.push_back(std::move(spec));
+    else if (mixture.back().layer != spec.layer || !mixture.back().name.starts_with(mlp))
+      std::ranges::move(MixtureSpecs(m, spec.layer), std::back_inserter(mixture));
+  }
+  return mixture;
 }
 
 // The manifest's `model` object.
 inline nlohmann::json ModelJson(const TinyGpt& m) {
-  return {{"architecture", "gpt2"},
-          {"num_layers", m.layers},
-          {"hidden_size", m.hidden},
-          {"num_attention_heads", m.heads},
-          {"ffn_hidden_size", m.ffn},
-          {"vocab_size", m.vocab},
-          {"max_position_embeddings", m.positions},
-          {"tied_embeddings", m.tied},
-          {"layernorm_epsilon", 1e-5},
-          {"tokenizer", "bytes"}};
+  nlohmann::json model = {{"architecture", "gpt2"},
+                          {"num_layers", m.layers},
+                          {"hidden_size", m.hidden},
+                          {"num_attention_heads", m.heads},
+                          {"ffn_hidden_size", m.ffn},
+                          {"vocab_size", m.vocab},
+                          {"max_position_embeddings", m.positions},
+                          {"tied_embeddings", m.tied},
+                          {"layernorm_epsilon", 1e-5},
+                          {"tokenizer", "bytes"}};
+  if (m.experts > 0)
+    model.update({{"architecture", "mixture"},
+                  {"num_experts", m.experts},
+                  {"moe_ffn_hidden_size", m.expert_ffn},
+                  {"shared_expert_ffn_hidden_size", m.ffn}});
+  return model;
 }
 
 struct StepRecipe {

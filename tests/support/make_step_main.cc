@@ -6,6 +6,7 @@
 #include "ckpt/codec/cast.h"
 #include "tests/support/made_source.h"
 #include "tests/support/make_step.h"
+#include "tests/support/sparse_step.h"
 
 namespace cairn {
 namespace {
@@ -20,6 +21,7 @@ struct Flags {
   std::string run = "0123456789abcdef0123456789abcdef";
   std::string nan;  // display name of a tensor whose last element becomes NaN
   bool packed = false;
+  bool sparse = false;
   bool split_master = false;
   std::string unrounded;  // display name of a 16-bit weight whose last element is not its master's
 };
@@ -42,10 +44,11 @@ std::vector<std::byte> ValuesFor(const TensorEntry& tensor, const Flags& flags) 
 Status Write(const Flags& flags) {
   StepRecipe recipe = RecipeOf(flags.model, flags.topology);
   recipe.weights = ParseDtype(flags.dtype).value();
+  recipe.seed = flags.seed, recipe.step = flags.step, recipe.run = flags.run;
+  if (flags.sparse) return WriteSparseStep(FileSystem::Posix(), flags.run_dir, recipe).status();
   if (flags.packed) {
-    recipe.topology = flags.topology;
     recipe.state["iteration"] = flags.step;
-    recipe.seed = flags.seed, recipe.step = flags.step, recipe.run = flags.run, recipe.packed = true;
+    recipe.packed = true;
     recipe.split_master = flags.split_master, recipe.unrounded = flags.unrounded;
     return MakeStep(FileSystem::Posix(), flags.run_dir, recipe);
   }
@@ -78,16 +81,22 @@ int main(int argc, char** argv) {
   app.add_option("--pp", flags.topology.pp);
   app.add_option("--dp", flags.topology.dp);
   app.add_option("--zero", flags.topology.zero);
+  app.add_option("--ep", flags.topology.ep);
+  app.add_option("--etp", flags.topology.etp);
   app.add_option("--layers", flags.model.layers);
   app.add_option("--hidden", flags.model.hidden);
+  app.add_option("--heads", flags.model.heads);
   app.add_option("--ffn", flags.model.ffn);
   app.add_option("--vocab", flags.model.vocab);
+  app.add_option("--experts", flags.model.experts, "of each layer; 0: not a mixture");
+  app.add_option("--expert-ffn", flags.model.expert_ffn);
   app.add_option("--dtype", flags.dtype)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--seed", flags.seed);
   app.add_option("--step", flags.step);
   app.add_option("--run", flags.run);
   app.add_option("--nan", flags.nan);
   app.add_flag("--packed", flags.packed, "compressed, of random values only");
+  app.add_flag("--sparse", flags.sparse, "of any size: files without a block, and without digests");
   app.add_flag("--split-master", flags.split_master, "with --packed: weights are then their masters rounded");
   app.add_option("--unrounded", flags.unrounded);
   CLI11_PARSE(app, argc, argv);

@@ -229,6 +229,45 @@ TEST_F(RefusalTest, TorchDistRefusesUnsupportedState) {
   EXPECT_THAT(Refusal("torch-dist", plain, uneven), HasSubstr("it would ask for layers.1.mlp.down.bias;"));
 }
 
+TEST_F(RefusalTest, FormatsWithoutAPlaceForExpertsNameTheFirst) {
+  const StepRecipe mixture = RecipeOf({.experts = 4}, {});
+  for (const System& system : Systems()) {
+    if (system.plan == nullptr || system.experts) continue;
+    EXPECT_THAT(Refusal(system.name.data(), {}, mixture),
+                testing::HasSubstr(fmt::format("layers.0.mlp.experts.gate.weight is of experts, which {} "
+                                               "cannot hold yet; native, dcp and safetensors can",
+                                               system.name)));
+  }
+  EXPECT_THAT(Refusal("dcp", {.topology = {.dp = 2, .ep = 2}}), testing::HasSubstr("no experts"));
+}
+
+// A DCP has a file of each rank that holds some of the experts.
+TEST(ExpertExportTest, CanonicalNamesHoldExpertsAtAnyTopology) {
+  const TempDir dir(TempDir::Place::kMemory);
+  const StepRecipe recipe = RecipeOf({.experts = 6, .expert_ffn = 8}, {.tp = 2, .pp = 2, .dp = 3, .ep = 3});
+  ASSERT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
+  const auto source = OpenStep(dir / "run");
+  for (const Topology& topology :
+       {Topology{}, Topology{.tp = 2, .dp = 4, .ep = 4, .etp = 2}, Topology{.pp = 2, .dp = 3, .ep = 3}}) {
+    const std::string out = dir / ToString(topology);
+    const auto written =
+        Export(Fs(), *source, *FindSystem("dcp"), out, {.target = {.topology = topology}, .writer = {}});
+    ASSERT_TRUE(written.ok()) << written.status().message();
+    const auto files = *Fs().List(out);
+    EXPECT_EQ(std::ranges::count_if(files, [](const auto& name) { return name.ends_with(".distcp"); }),
+              topology.world());
+    const auto read = OpenForeign(Fs(), out);
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_EQ(FingerprintText(**read), FingerprintText(*source));
+    EXPECT_EQ((*read)->catalog().Parameters().size(), recipe.specs.size());
+    for (const ParameterSpec& spec : (*read)->catalog().Parameters())
+      EXPECT_NE(std::ranges::find(recipe.specs, spec), recipe.specs.end()) << spec.name;
+  }
+  const auto stripped = Strip(Fs(), *source, dir / "st", {.dtype = {}, .format = FindSystem("safetensors")});
+  ASSERT_TRUE(stripped.ok()) << stripped.status().message();
+  EXPECT_EQ((*OpenForeign(Fs(), dir / "st"))->catalog().Parameters(), source->catalog().Parameters());
+}
+
 // add_bias_linear stands for all biases of a layer, add_qkv_bias for those of query, key and value.
 TEST_F(RefusalTest, MegatronRefusesModelsItsArgumentsCannotDescribe) {
   using testing::HasSubstr;

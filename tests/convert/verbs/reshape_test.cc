@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -154,36 +155,78 @@ std::string ToString(const RandomReshape& drawn) {
       drawn.unit_back, drawn.model.model.dump());
 }
 
+// The step there is the one that a trainer would have written, and the step back has the bytes of the first.
+void ExpectRoundTrip(RandomReshape drawn, TempDir::Place place) {
+  StepRecipe& recipe = drawn.recipe;
+  const auto reshape = [&](const std::string& from, const std::string& to, const Topology& topology,
+                           uint64_t vocab_multiple, uint64_t unit) {
+    return Reshape(Fs(), *Open(from), to,
+                   {.target = topology,
+                    .writer = {.max_memory = drawn.window},
+                    .vocab_multiple = vocab_multiple,
+                    .unit_bytes = unit});
+  };
+
+  TempDir dir(place);
+  ASSERT_TRUE(MakeStep(Fs(), dir / "a", recipe).ok());
+  const auto there = reshape(dir / "a", dir / "b", drawn.to, drawn.vocab_multiple, drawn.unit_there);
+  ASSERT_TRUE(there.ok()) << there.status().message();
+  const auto back = reshape(dir / "b", dir / "back", drawn.from, drawn.model.vocab_multiple, drawn.unit_back);
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(there->fingerprints, back->fingerprints);
+  EXPECT_EQ(Differences(FilesOf(dir / "a"), FilesOf(dir / "back")), std::vector<std::string>{});
+
+  recipe.topology = drawn.to;
+  recipe.rng_topology = drawn.from;
+  SetVocabMultiple(recipe.specs, drawn.vocab_multiple);
+  ASSERT_TRUE(MakeStep(Fs(), dir / "direct", recipe).ok());
+  EXPECT_EQ(Differences(FilesOf(dir / "direct"), FilesOf(dir / "b")), std::vector<std::string>{});
+}
+
+TempDir::Place PlaceOf(int round) {
+  return round % 10 == 0 ? TempDir::Place::kDisk : TempDir::Place::kMemory;
+}
+
 TEST_P(ReshapeTest, RoundTripIsIdenticalAndEqualsTheTrainersStep) {
   for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
-    RandomReshape drawn = MakeRandomReshape(GetParam(), random);
+    const RandomReshape drawn = MakeRandomReshape(GetParam(), random);
     SCOPED_TRACE(fmt::format("round {}: {}", round, ToString(drawn)));
-    StepRecipe& recipe = drawn.recipe;
-    const auto reshape = [&](const std::string& from, const std::string& to, const Topology& topology,
-                             uint64_t vocab_multiple, uint64_t unit) {
-      return Reshape(Fs(), *Open(from), to,
-                     {.target = topology,
-                      .writer = {.max_memory = drawn.window},
-                      .vocab_multiple = vocab_multiple,
-                      .unit_bytes = unit});
-    };
+    ExpectRoundTrip(drawn, PlaceOf(round));
+  }
+}
 
-    TempDir dir(round % 10 == 0 ? TempDir::Place::kDisk : TempDir::Place::kMemory);
-    ASSERT_TRUE(MakeStep(Fs(), dir / "a", recipe).ok());
-    const auto there = reshape(dir / "a", dir / "b", drawn.to, drawn.vocab_multiple, drawn.unit_there);
-    ASSERT_TRUE(there.ok()) << there.status().message();
-    const auto back =
-        reshape(dir / "b", dir / "back", drawn.from, drawn.model.vocab_multiple, drawn.unit_back);
-    ASSERT_TRUE(back.ok()) << back.status().message();
-    EXPECT_EQ(there->fingerprints, back->fingerprints);
-    EXPECT_EQ(Differences(FilesOf(dir / "a"), FilesOf(dir / "back")), std::vector<std::string>{});
+// Sizes of experts that divide the ranks of a stage, or make it larger.
+Topology WithExperts(Topology topology, std::mt19937& random) {
+  topology.ep = std::array{1, 2, 3, 6}[random() % 4];
+  topology.etp = static_cast<int>(random() % 4);
+  const int replica = topology.ep * topology.size(Axis::kEtp);
+  topology.dp = replica / std::gcd(replica, topology.tp) * static_cast<int>(1 + random() % 2);
+  return topology;
+}
 
-    recipe.topology = drawn.to;
-    recipe.rng_topology = drawn.from;
-    SetVocabMultiple(recipe.specs, drawn.vocab_multiple);
-    ASSERT_TRUE(MakeStep(Fs(), dir / "direct", recipe).ok());
-    EXPECT_EQ(Differences(FilesOf(dir / "direct"), FilesOf(dir / "b")), std::vector<std::string>{});
+TEST(ReshapeMixtureTest, RoundTripIsIdenticalAndEqualsTheTrainersStep) {
+  for (int round = 0; round < Rounds(); ++round) {
+    std::mt19937 random(round);
+    const auto times6 = [&] { return 6 * (1 + random() % 2); };
+    RandomReshape drawn = MakeRandomReshape(*FindArchitecture("gpt2"), random);
+    const TinyGpt sizes{.layers = 1 + static_cast<int>(random() % 3),
+                        .hidden = times6(),
+                        .heads = 6,
+                        .ffn = times6(),
+                        .vocab = 4 + random() % 60,
+                        .tied = random() % 2 == 0,
+                        .pad_multiple = drawn.model.vocab_multiple,
+                        .experts = times6(),
+                        .expert_ffn = times6()};
+    drawn.model = {ModelJson(sizes), SpecsOf(sizes), sizes.layers, 6, drawn.model.vocab_multiple};
+    drawn.from = WithExperts(RandomTopology(random, drawn.model), random);
+    drawn.to = WithExperts(RandomTopology(random, drawn.model), random);
+    drawn.recipe.specs = drawn.model.specs;
+    drawn.recipe.topology = drawn.from;
+    drawn.recipe.model = drawn.model.model;
+    SCOPED_TRACE(fmt::format("round {}: {}", round, ToString(drawn)));
+    ExpectRoundTrip(drawn, PlaceOf(round));
   }
 }
 

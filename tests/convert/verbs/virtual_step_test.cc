@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
 #include "convert/stream/fingerprint.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
+#include "tests/support/sparse_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
 
@@ -156,46 +156,41 @@ TEST_F(VirtualStepTest, WritesOnlyMetadata) {
   const StepRecipe recipe =
       RecipeOf({.layers = 8, .hidden = 42240, .heads = 96, .ffn = 168960, .vocab = 250880},
                {.tp = 8, .pp = 8, .dp = 8, .zero = 1});
-  const auto plan = StepPlan::Make(TensorsOf(recipe), recipe.model, recipe.topology);
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  Catalog catalog;
-  catalog.tensors = plan->tensors();
-  std::vector<ManifestFile> files;
-  const std::string step = JoinPath(temp_ / "big", StepDirName(100));
-  ASSERT_TRUE(MakeDirs(Fs(), step).ok());
-  uint64_t bytes = 0;
-  for (int stage = 0; stage < recipe.topology.pp; ++stage)
-    for (const PlannedShard& shard : plan->Stage(stage)) {
-      uint64_t end = kPageBytes;
-      for (Piece piece : shard.pieces) {
-        piece.file = static_cast<uint32_t>(files.size());
-        piece.file_offset = end;
-        piece.stored_bytes = piece.range.size() * SizeOf(catalog.tensors[piece.tensor].dtype);
-        piece.chunks.resize((piece.stored_bytes + kChunkBytes - 1) / kChunkBytes);
-        end = PageUp(end + piece.stored_bytes);
-        catalog.pieces.push_back(std::move(piece));
-      }
-      files.push_back({ShardName(shard.rank), end, {}});
-      const std::string path = JoinPath(step, files.back().name);
-      std::ofstream(path).close();
-      std::filesystem::resize_file(path, end);
-      bytes += end;
-    }
-  EXPECT_GT(bytes, 2'400'000'000'000);
-  for (const ManifestFile& file : files) catalog.files.push_back(file.name);
-  catalog.SortPieces();
-  const auto seal =
-      SealCatalog({{recipe.run, 100}, recipe.topology, recipe.model, recipe.state}, catalog, files);
-  ASSERT_TRUE(seal.ok()) << seal.status().message();
-  ASSERT_TRUE(WriteSeal(Fs(), step, *seal).ok());
+  const auto bytes = WriteSparseStep(Fs(), temp_ / "big", recipe);
+  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+  EXPECT_GT(*bytes, 2'400'000'000'000);
 
-  const auto source = Open(step);
+  const auto source = Open(temp_ / "big");
   const auto result =
       ReshapeVirtually(Fs(), *source, temp_ / "new", {.target = {.tp = 4, .pp = 4, .dp = 32, .zero = 1}});
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_LT(result->bytes_written, 32 << 20);
   EXPECT_EQ(source->bytes_read(), 0);
   EXPECT_EQ(Open(temp_ / "new")->catalog().bytes(), source->catalog().bytes());
+}
+
+// 671 B parameters, nearly all of experts, with their optimizer on 2,048 ranks.
+TEST_F(VirtualStepTest, AMixtureOnThousandsOfRanksIsMetadataToo) {
+  const StepRecipe recipe = RecipeOf({.layers = 61,
+                                      .hidden = 7168,
+                                      .heads = 128,
+                                      .ffn = 2048,
+                                      .vocab = 129280,
+                                      .tied = false,
+                                      .experts = 256,
+                                      .expert_ffn = 2048},
+                                     {.pp = 16, .dp = 128, .zero = 1, .ep = 64});
+  const auto bytes = WriteSparseStep(Fs(), temp_ / "big", recipe);
+  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+  EXPECT_GT(*bytes, 9'000'000'000'000);
+  const auto source = Open(temp_ / "big");
+  const Topology target{.tp = 8, .pp = 8, .dp = 8, .ep = 32, .etp = 2};
+  const auto result = ReshapeVirtually(Fs(), *source, temp_ / "new", {.target = target});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(source->bytes_read(), 0);
+  const auto step = Open(temp_ / "new");
+  EXPECT_EQ(step->manifest().topology, target);
+  EXPECT_EQ(step->catalog().bytes(), source->catalog().bytes());
 }
 
 }  // namespace
