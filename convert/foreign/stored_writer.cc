@@ -1,5 +1,6 @@
 // A block is cut with the parts of its tensor, each of those into runs of an array, and these into stretches
-// of storages. Every array has a stream, which holds what continues at one place: a write buffer and a CRC.
+// of storages. An array that has begun has a stream, which holds what continues at one place: a write buffer
+// and a CRC. It ends with the array's last element, because a tensor of experts may be thousands of arrays.
 // When the run ends, its CRC is added for its place in the storage, so runs may come in any order. A
 // container that is complete gets its frame: constants and the bytes around the storages, which hold the
 // CRCs. Frames without CRCs wait for Finish(), because they may hold the fingerprint of the source. Then come
@@ -85,6 +86,7 @@ Status StoredWriter::Write(const Block& block) {
 Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const std::byte> bytes) {
   const StoredArray& array = target_.arrays[index];
   const uint64_t size = SizeOf(array.dtype);
+  const bool last = element + bytes.size() / size == array.shape.Volume();
   if (!streams_[index]) {
     if (idle_.empty()) idle_.push_back(std::make_unique<Stream>());
     streams_[index] = std::move(idle_.back());
@@ -107,7 +109,7 @@ Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const 
     bytes = bytes.subspan(count * size);
     ++extent;
   }
-  return OkStatus();
+  return last ? EndArray(index) : OkStatus();
 }
 
 // `offset`: in the storage.
@@ -136,12 +138,16 @@ Status StoredWriter::End(Stream& stream) {
   return left_[container] == 0 && !crcs_[container].empty() ? WriteFrame(container) : OkStatus();
 }
 
+// Returns its buffer. It may begin again: runs of a transposed array come in any order.
+Status StoredWriter::EndArray(uint32_t array) {
+  CAIRN_RETURN_IF_ERROR(End(*streams_[array]));
+  idle_.push_back(std::move(streams_[array]));
+  std::erase(active_, array);
+  return OkStatus();
+}
+
 Status StoredWriter::EndTensors() {
-  for (const uint32_t array : active_) {
-    CAIRN_RETURN_IF_ERROR(End(*streams_[array]));
-    idle_.push_back(std::move(streams_[array]));
-  }
-  active_.clear();
+  while (!active_.empty()) CAIRN_RETURN_IF_ERROR(EndArray(active_.back()));
   return OkStatus();
 }
 

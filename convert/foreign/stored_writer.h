@@ -57,6 +57,7 @@ class StoredWriter final : public BlockTarget {
   Status WriteRun(uint32_t array, uint64_t element, std::span<const std::byte> bytes);
   Status Put(Stream& stream, uint32_t storage, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);
+  Status EndArray(uint32_t array);
   Status WriteFrame(uint32_t container);
   Status WriteFile(const TargetFile& file);
   const TargetContainer& ContainerOf(uint32_t storage) const {
