@@ -9,7 +9,25 @@
 
 namespace cairn {
 
-enum class Extent { kHidden, kQuery, kKeyValue, kHead, kFfn, kVocab, kPositions, kPositionOffset };
+enum class Extent {
+  kHidden,
+  kQuery,
+  kKeyValue,
+  kHead,
+  kValues,
+  kQueryRank,
+  kKeyValueDown,
+  kKeyValueRank,
+  kKeyValueUp,
+  kFfn,
+  kVocab,
+  kPositions,
+  kPositionOffset,
+  kExperts,
+  kExpertFfn,
+  kSharedFfn,
+  kOne
+};
 
 struct CanonicalModule {
   std::string_view name;
@@ -17,15 +35,24 @@ struct CanonicalModule {
   std::vector<Cut> cuts = {};   // of its weight; their units and padding follow from the extents
   int place = 0;                // kBeforeLayers, kAfterLayers, or 0: in the layers
   bool fused = false;           // in memory one matrix with the module before it
+  bool keeps_type = false;      // no conversion casts it
 
+  // The experts of a layer are one tensor: the first dimension counts them.
+  bool of_experts() const { return !cuts.empty() && cuts[0].axis == Axis::kEp; }
   bool is_vocabulary() const { return extents[0] == Extent::kVocab; }
 };
+
+// Begins the names of parameters in layers: "layers.3.mlp.up.weight".
+inline constexpr std::string_view kInLayers = "layers.";
 
 // In the order of the trainer's flat buffer (placement.h).
 const std::vector<CanonicalModule>& CanonicalModules();
 
 // Null if no module has this name.
 const CanonicalModule* FindCanonicalModule(std::string_view name);
+
+// That of a parameter's canonical name; null if it has none.
+const CanonicalModule* ModuleOfParameter(std::string_view name);
 
 uint64_t SizeOf(Extent extent, const ModelShape& shape);
 

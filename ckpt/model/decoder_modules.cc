@@ -14,9 +14,8 @@ uint64_t Bit(const CanonicalModule& module) { return uint64_t{1} << (&module - C
 
 // Takes "layers.N." off the name and returns N.
 std::optional<uint64_t> TakeLayer(std::string_view& name) {
-  constexpr std::string_view kLayers = "layers.";
-  if (!name.starts_with(kLayers)) return std::nullopt;
-  std::string_view rest = name.substr(kLayers.size());
+  if (!name.starts_with(kInLayers)) return std::nullopt;
+  std::string_view rest = name.substr(kInLayers.size());
   const auto layer = TakeNumber<uint64_t>(rest);
   if (!layer || std::cmp_greater_equal(*layer, kMaxLayers) || !rest.starts_with('.')) return std::nullopt;
   name = rest.substr(1);
@@ -24,10 +23,7 @@ std::optional<uint64_t> TakeLayer(std::string_view& name) {
 }
 
 void AddNamed(std::string_view name, ModuleSet& set) {
-  for (const std::string_view ending : {".weight", ".bias"})
-    if (name.ends_with(ending))
-      if (const auto* module = FindCanonicalModule(name.substr(0, name.size() - ending.size())))
-        set.Add(*module, ending == ".bias");
+  if (const CanonicalModule* module = ModuleOfParameter(name)) set.Add(*module, name.ends_with(".bias"));
 }
 
 }  // namespace
@@ -64,8 +60,8 @@ DecoderModules DecoderModules::Among(const std::set<std::string_view>& names) {
   std::map<uint64_t, ModuleSet> layers;
   for (std::string_view name : names) {
     const auto layer = TakeLayer(name);
-    if (layer || name.substr(0, name.rfind('.')) != "output")
-      AddNamed(name, layer ? layers[*layer] : modules.outside_);
+    const bool outside = !name.starts_with(kInLayers) && name.substr(0, name.rfind('.')) != "output";
+    if (layer || outside) AddNamed(name, layer ? layers[*layer] : modules.outside_);
   }
   modules.kinds_.clear();
   for (const auto& [layer, set] : layers) {

@@ -28,6 +28,7 @@ constexpr FunctionField kFields[] = {
     {"position_embedding", "learned, rope, alibi or none", "\"learned\""},
     {"rotary_base", "theta of the lowest frequency", "10000"},
     {"rotary_percent", "part of a head that is rotated, 0 to 1", "1"},
+    {"qk_rope_head_dim", "elements of a head that latent attention rotates", "null"},
     {"rotary_interleaved", "pairs are neighbours; else halves of the head", "false"},
     {"rope_scaling", "as transformers names it: {\"rope_type\": \"llama3\", \"factor\": 8, ...}", "null"},
     {"layers_without_rope", "as Megatron's no_rope_freq: a number or a list", "null"},
@@ -41,6 +42,15 @@ constexpr FunctionField kFields[] = {
     {"activation", "gelu (exact), gelu_new (tanh), relu, relu2 (squared), silu, quick_gelu, ...",
      "\"gelu_new\""},
     {"gated_mlp", "act(gate) * up", "false"},
+    {"num_experts", "experts of a layer that is a mixture; left out: the model has none", "null"},
+    {"num_experts_per_token", "experts that a token visits", "null"},
+    {"router_score", "of experts: softmax over all, or sigmoid of each", "\"softmax\""},
+    {"router_method", "as DeepSeek names them: greedy, group_limited_greedy or noaux_tc", "\"greedy\""},
+    {"router_scale", "factor on the weights of the visited experts", "1"},
+    {"router_groups", "groups of experts, of which a token visits router_groups_per_token", "null"},
+    {"router_groups_per_token", "of those groups", "null"},
+    {"router_normalizes", "the scores of the visited experts are divided by their sum", "true"},
+    {"dense_layers", "the numbers of the layers that are not mixtures, from 0", "[]"},
     {"attention_scale", "of query times key; left out: 1 / sqrt(head_dim)", "null"},
     {"attention_scale_by_layer", "that is divided by the layer's number, from 1", "false"},
     {"attn_logit_softcapping", "cap * tanh(x / cap) before the softmax", "null"},
@@ -139,6 +149,7 @@ json FunctionOf(const json& model) {
   if (const json& scaling = of["rope_scaling"];
       scaling.is_object() && scaling.value("rope_type", json()) == "default")
     of["rope_scaling"] = nullptr;
+  if (of["router_groups"] == 1) of["router_groups"] = of["router_groups_per_token"] = nullptr;
   FillSizes(model, of);
   FillAttention(model, of);
   if (of["position_embedding"] != "rope")

@@ -11,16 +11,23 @@
 namespace cairn {
 namespace {
 
-constexpr int64_t kMaxHeadBoxes = 1 << 24;  // layers times heads
+constexpr int64_t kMaxHeadBoxes = 1 << 24;  // layers times heads, or experts
+constexpr int64_t kMaxElements = int64_t{1} << 59;
 
 double ParamsOf(const ModuleSet& modules, const ModelShape& shape, bool matrices_only = false) {
   double params = 0;
   for (const CanonicalModule& module : CanonicalModules()) {
     const bool is_matrix = module.extents.size() > 1, weight = modules.Has(module, false);
     if (!weight || (matrices_only && !is_matrix)) continue;
-    const auto rows = static_cast<double>(SizeOf(module.extents[0], shape));
-    params += is_matrix ? rows * static_cast<double>(SizeOf(module.extents[1], shape)) : rows;
-    if (modules.Has(module, true) && !matrices_only) params += rows;
+    const auto volume = [&](size_t dimensions) {
+      double product = 1;
+      for (size_t i = 0; i < dimensions; ++i)
+        product *= static_cast<double>(SizeOf(module.extents[i], shape));
+      return product;
+    };
+    params += volume(module.extents.size());
+    if (modules.Has(module, true) && !matrices_only)
+      params += volume(std::max<size_t>(1, module.extents.size() - 1));
   }
   return params;
 }
@@ -49,16 +56,30 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
   shape.head_dim = read("head_dim", std::max<int64_t>(1, shape.hidden / shape.heads));
   shape.ffn = read("ffn_hidden_size", 4 * shape.hidden);
   shape.positions = read("max_position_embeddings", 0);
+  shape.query_rank = read("q_lora_rank", 0);
+  shape.key_value_rank = read("kv_lora_rank", 0);
+  shape.rotated_dim = read("qk_rope_head_dim", 0);
+  shape.value_head_dim = read("v_head_dim", shape.head_dim);
+  shape.experts = read("num_experts", 0);
+  shape.expert_ffn = read("moe_ffn_hidden_size", shape.ffn);
+  shape.shared_ffn = read("shared_expert_ffn_hidden_size", shape.ffn);
   CAIRN_RETURN_IF_ERROR(status);
   if (model.value("head_dim", nlohmann::json()).is_null() && shape.hidden % shape.heads != 0)
     return InvalidArgument("the model's {} attention heads do not divide its hidden size {}", shape.heads,
                            shape.hidden);
+  if (shape.rotated_dim > shape.head_dim)
+    return InvalidArgument("the model's heads of {} elements cannot rotate {}", shape.head_dim,
+                           shape.rotated_dim);
   if (shape.heads % shape.kv_heads != 0)
     return InvalidArgument("the model's {} key and value heads do not divide its {} attention heads",
                            shape.kv_heads, shape.heads);
   if (shape.layers > kMaxLayers || shape.layers * shape.heads > kMaxHeadBoxes)
     return InvalidArgument("the model has {} layers of {} heads; is its description damaged?", shape.layers,
                            shape.heads);
+  if (shape.experts > kMaxHeadBoxes / shape.layers ||
+      shape.experts > kMaxElements / shape.expert_ffn / shape.hidden)
+    return InvalidArgument("the model has {} experts of {} x {} in {} layers; is its description damaged?",
+                           shape.experts, shape.expert_ffn, shape.hidden, shape.layers);
   return shape;
 }
 

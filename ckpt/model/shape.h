@@ -14,10 +14,19 @@ namespace cairn {
 struct ModelShape {
   int64_t layers = 0;
   int64_t hidden = 0;
-  int64_t heads = 0;             // of queries
-  int64_t kv_heads = 0;          // divides heads; 0: heads
-  int64_t head_dim = 0;          // 0: hidden / heads
-  int64_t ffn = 0;               // width inside the MLP; 0: 4 * hidden
+  int64_t heads = 0;     // of queries
+  int64_t kv_heads = 0;  // divides heads; 0: heads
+  int64_t head_dim = 0;  // 0: hidden / heads
+  int64_t ffn = 0;       // width inside the MLP; 0: 4 * hidden
+  // Multi-head latent attention: queries, and keys with values, come from vectors of these sizes; 0:
+  // directly.
+  int64_t query_rank = 0;
+  int64_t key_value_rank = 0;
+  int64_t rotated_dim = 0;       // elements of a head that latent attention rotates
+  int64_t value_head_dim = 0;    // 0: head_dim
+  int64_t experts = 0;           // of a layer that is a mixture; 0: the model has none
+  int64_t expert_ffn = 0;        // width inside an expert
+  int64_t shared_ffn = 0;        // and inside the expert that every token visits
   int64_t seq = 2048;            // tokens of a sample
   int64_t vocab = 0;             // true size
   int64_t positions = 0;         // rows of the learned position embedding; 0: seq
@@ -29,6 +38,8 @@ struct ModelShape {
 
   int64_t KvHeads() const { return kv_heads > 0 ? kv_heads : heads; }
   int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
+  int64_t UnrotatedDim() const { return HeadDim() - rotated_dim; }
+  int64_t ValueHeadDim() const { return value_head_dim > 0 ? value_head_dim : HeadDim(); }
   int64_t QueryWidth() const { return heads * HeadDim(); }
   int64_t KeyValueWidth() const { return KvHeads() * HeadDim(); }
   int64_t Ffn() const { return ffn > 0 ? ffn : 4 * hidden; }

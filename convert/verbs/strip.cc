@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/model/canonical_modules.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/hugging_face/release_plan.h"
@@ -47,8 +48,10 @@ Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
   std::set<uint32_t> kept;  // tensors of the source
   for (const ForeignTensor& tensor : plan.model.tensors) {
     bool keep = MatchesAnyOf(options.keep_fp32, tensor.name, used);
-    for (const ForeignPart& part : tensor.parts)
-      keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used);
+    for (const ForeignPart& part : tensor.parts) {
+      const CanonicalModule* module = ModuleOfParameter(part.parameter);
+      keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used) || (module && module->keeps_type);
+    }
     for (const ForeignPart& part : tensor.parts)
       if (keep) kept.insert(weight_of.at(part.parameter)->source);
   }

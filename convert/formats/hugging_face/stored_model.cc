@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/model/canonical_modules.h"
 #include "convert/foreign/replicas.h"
 #include "convert/foreign/stored_builder.h"
 #include "convert/formats/hugging_face/config_mapping.h"
@@ -21,8 +22,11 @@ using nlohmann::json;
 void NoteDtype(const StoredCatalog& catalog, json& model) {
   if (catalog.tensors.empty()) return;
   const Dtype dtype = catalog.tensors[0].dtype;
-  if (std::ranges::all_of(catalog.tensors, [&](const TensorEntry& tensor) { return tensor.dtype == dtype; }))
-    model["hugging_face"]["stored_dtype"] = TorchName(dtype);
+  const auto has_it = [&](const TensorEntry& tensor) {
+    const CanonicalModule* module = ModuleOfParameter(tensor.spec.name);
+    return tensor.dtype == dtype || (module && module->keeps_type);
+  };
+  if (std::ranges::all_of(catalog.tensors, has_it)) model["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
 TensorTable TableOf(const std::vector<StoredArray>& tensors) {
