@@ -1,6 +1,7 @@
-// A table's module is a stored tensor that one or more canonical parameters fill. Each module is expanded
-// for each layer that has it, in two orders: as the other system's state dict lists the tensors, and as the
-// trainer lists the parameters. A transposed tensor is laid out first and transposed at the end.
+// A table's module is a stored tensor that one or more canonical parameters fill; or many, one for each
+// expert. Each module is expanded for each layer that has it, in two orders: as the other system's state dict
+// lists the tensors, and as the trainer lists the parameters. A transposed tensor is laid out first and
+// transposed at the end.
 
 #include "ckpt/families/expand.h"
 
@@ -12,22 +13,44 @@ namespace {
 
 using nlohmann::json;
 
-std::string InLayer(const std::string& name, int layer) {
-  const size_t at = name.find("{}");
-  return at == std::string::npos ? name : name.substr(0, at) + std::to_string(layer) + name.substr(at + 2);
+std::string Numbered(std::string name, std::string_view sign, uint64_t number) {
+  const size_t at = name.find(sign);
+  return at == std::string::npos ? name : name.replace(at, sign.size(), std::to_string(number));
+}
+
+bool IsMixture(const json& model, int layer) {
+  const json dense = model.value("dense_layers", json());
+  return !model.value("num_experts", json()).is_null() &&
+         !(dense.is_array() && std::ranges::find(dense, json(layer)) != dense.end());
+}
+
+Dims WithoutFirst(const Dims& dims) {
+  Dims rest;
+  for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
+  return rest;
+}
+
+Dims WithFirst(uint64_t first, const Dims& rest) {
+  Dims dims = {first};
+  for (const uint64_t value : rest) dims.push_back(value);
+  return dims;
 }
 
 class Expander {
  public:
-  Expander(const Architecture& architecture, const json& model, const ModelShape& shape)
-      : architecture_(architecture), model_(model), shape_(shape) {}
+  Expander(const Architecture& architecture, const json& model, const ModelShape& shape, StoredForm form)
+      : architecture_(architecture), model_(model), shape_(shape), form_(form) {}
 
   ExpandedModel Run() {
     ForEachModule(InStateDictOrder(), [&](const Module& module, bool bias, int layer) {
-      const auto groups = static_cast<uint64_t>(module.layout == Layout::kGrouped ? shape_.KvHeads() : 1);
-      result_.tensors.push_back(StoredTensor(InLayer(module.Name(bias), layer), SpecsOf(module, bias, layer),
-                                             groups, module.layout == Layout::kTransposed));
+      if (!module.by_expert()) {
+        ListExperts();
+        return result_.tensors.push_back(Stored(module, bias, layer));
+      }
+      for (uint64_t e = 0; e < static_cast<uint64_t>(shape_.experts); ++e)
+        of_experts_.emplace_back(e, Stored(module, bias, layer, e));
     });
+    ListExperts();
     ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
       for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
     });
@@ -35,9 +58,33 @@ class Expander {
   }
 
  private:
+  ForeignTensor Stored(const Module& module, bool bias, int layer,
+                       std::optional<uint64_t> expert = {}) const {
+    const auto groups = static_cast<uint64_t>(module.layout == Layout::kGrouped ? shape_.KvHeads() : 1);
+    std::string name = Numbered(module.Name(bias), kLayerNumber, static_cast<uint64_t>(layer));
+    return StoredTensor(Numbered(std::move(name), kExpertNumber, expert.value_or(0)),
+                        SpecsOf(module, bias, layer), groups, module.layout == Layout::kTransposed, expert);
+  }
+
+  // State dicts list all tensors of an expert, then those of the next.
+  void ListExperts() {
+    std::ranges::stable_sort(of_experts_, {}, [](const auto& numbered) { return numbered.first; });
+    for (auto& [expert, tensor] : of_experts_) result_.tensors.push_back(std::move(tensor));
+    of_experts_.clear();
+  }
+
+  const Module* InForm(const Module& module) const {
+    if (form_ == StoredForm::kMemory)
+      for (const Module& other : architecture_.in_memory)
+        if (std::ranges::find(other.canonical, module.canonical[0]) != other.canonical.end()) return &other;
+    return &module;
+  }
+
   std::vector<const Module*> InStateDictOrder() const {
     std::vector<const Module*> modules;
-    for (const Module& module : architecture_.modules) modules.push_back(&module);
+    for (const Module& module : architecture_.modules)
+      if (const Module* stored = InForm(module); std::ranges::find(modules, stored) == modules.end())
+        modules.push_back(stored);
     return modules;
   }
 
@@ -53,10 +100,10 @@ class Expander {
   void ForEachModule(const std::vector<const Module*>& modules, const Visit& visit) const {
     const auto visit_all = [&](int place, int layer) {
       for (const Module* module : modules) {
-        if (FindCanonicalModule(module->canonical[0])->place != place || !Holds(module->when, model_))
+        if (FindCanonicalModule(module->canonical[0])->place != place || !Holds(module->when, model_, layer))
           continue;
-        if (Holds(module->weight, model_)) visit(*module, false, layer);
-        if (Holds(module->bias, model_)) visit(*module, true, layer);
+        if (Holds(module->weight, model_, layer)) visit(*module, false, layer);
+        if (Holds(module->bias, model_, layer)) visit(*module, true, layer);
       }
     };
     visit_all(kBeforeLayers, 0);
@@ -74,13 +121,26 @@ class Expander {
   const Architecture& architecture_;
   const json& model_;
   const ModelShape& shape_;
+  const StoredForm form_;
+  std::vector<std::pair<uint64_t, ForeignTensor>> of_experts_;  // by expert, of a layer
   ExpandedModel result_;
 };
 
 }  // namespace
 
 ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, uint64_t groups,
-                           bool transposed) {
+                           bool transposed, std::optional<uint64_t> expert) {
+  if (expert) {
+    std::vector<ParameterSpec> of_one = specs;
+    for (ParameterSpec& spec : of_one) {
+      spec.shape = WithoutFirst(spec.shape);
+      spec.of_experts = false;
+    }
+    ForeignTensor tensor = StoredTensor(std::move(name), of_one, groups, transposed);
+    for (ForeignPart& part : tensor.parts)
+      part.box = {WithFirst(*expert, part.box.offset), WithFirst(1, part.box.extent)};
+    return tensor;
+  }
   const bool matrix = specs[0].is_matrix();
   ForeignTensor tensor{std::move(name), specs[0].shape, {}};
   const int dim = tensor.shape.rank() - (matrix ? 2 : 1);
@@ -104,25 +164,38 @@ ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& s
   return tensor;
 }
 
-bool Holds(const std::string& condition, const json& model) {
+bool Holds(const std::string& condition, const json& model, int layer) {
   if (condition == kAlways) return true;
   if (condition == kNever) return false;
-  if (condition[0] == '!') return !Holds(condition.substr(1), model);
+  if (condition[0] == '!') return !Holds(condition.substr(1), model, layer);
+  if (condition == kMixture) return IsMixture(model, layer);
   const auto found = model.find(condition);
-  return found != model.end() && found->is_boolean() && found->get<bool>();
+  return found != model.end() && (*found == true || found->is_number());
 }
 
-Result<ExpandedModel> Expand(const Architecture& architecture, const json& model) {
+Result<ExpandedModel> Expand(const Architecture& architecture, const json& model, StoredForm form) {
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
+  const bool mixture =
+      std::ranges::find(architecture.modules, kMixture, &Module::when) != architecture.modules.end();
+  if (mixture && shape.experts == 0) return InvalidArgument("the model's num_experts is missing");
   shape.positions = std::max<int64_t>(1, shape.positions);
   shape.tied = Holds("tied_embeddings", model);
-  return Expander(architecture, model, shape).Run();
+  return Expander(architecture, model, shape, form).Run();
 }
 
 Result<DecoderModules> ModulesOf(const Architecture& architecture, json model) {
   for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
-                           "head_dim", "ffn_hidden_size", "vocab_size", "max_position_embeddings"})
-    model[size] = 1;  // a layer is enough to see the modules
+                           "head_dim", "ffn_hidden_size", "vocab_size", "max_position_embeddings",
+                           "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "num_experts",
+                           "moe_ffn_hidden_size", "shared_expert_ffn_hidden_size"}) {
+    const bool layers_differ =
+        size == std::string_view("num_layers") && !model.value("dense_layers", json()).empty();
+    const json of_model = model.value(size, json());
+    const bool is_optional =
+        std::string_view(size).ends_with("experts") || std::string_view(size).ends_with("rank");
+    if (!layers_differ && !(is_optional && of_model.is_null()))
+      model[size] = 1;  // a layer is enough to see the modules
+  }
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
   std::set<std::string_view> names;
   for (const ParameterSpec& spec : expanded.parameters) names.insert(spec.name);

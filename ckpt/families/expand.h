@@ -1,6 +1,8 @@
 // A family's table applied to one model: its canonical parameters, and how the other system stores them.
 #pragma once
 
+#include <optional>
+
 #include "ckpt/families/family.h"
 #include "ckpt/families/foreign_model.h"
 #include "ckpt/model/canonical_modules.h"
@@ -12,19 +14,23 @@ struct ExpandedModel {
   std::vector<ForeignTensor> tensors;     // in the order of the other system's state dict
 };
 
-// Errors: those of ReadShape; InvalidArgument naming a missing condition.
-Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model);
+// The tensors of files, or of a state dict. Errors: those of ReadShape; InvalidArgument naming a missing
+// condition, or num_experts if a mixture lacks it.
+enum class StoredForm { kFiles, kMemory };
+Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model,
+                             StoredForm form = StoredForm::kFiles);
 
 // The modules of such a model; its sizes do not matter. Errors: those of Expand.
 Result<DecoderModules> ModulesOf(const Architecture& architecture, nlohmann::json model);
 
 // The weights, or the biases, of one stored module: the rows of one behind those of the other, or `groups`
 // times as many of each by turns. Of a matrix the rows are the last dimension but one, whether or not experts
-// are stacked. `transposed`: a matrix is stored with its last two dimensions swapped.
+// are stacked. `transposed`: a matrix is stored with its last two dimensions swapped. `expert`: only that one
+// of a stack is stored.
 ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, uint64_t groups,
-                           bool transposed);
+                           bool transposed, std::optional<uint64_t> expert = {});
 
-// True if `condition` (family.h) holds for a manifest's `model`; a missing field counts as false.
-bool Holds(const std::string& condition, const nlohmann::json& model);
+// True if `condition` (family.h) holds for a layer of a manifest's `model`; a missing field counts as false.
+bool Holds(const std::string& condition, const nlohmann::json& model, int layer = 0);
 
 }  // namespace cairn

@@ -13,10 +13,14 @@
 
 namespace cairn {
 
-// A condition is kAlways, kNever, the name of a boolean field of the manifest's `model`, or "!" and that
-// name.
+// A condition is kAlways, kNever, kMixture (the layer is a mixture of experts), the name of a field of
+// the manifest's `model` that is true or a number, or "!" and such a name.
 inline constexpr const char* kAlways = "always";
 inline constexpr const char* kNever = "never";
+inline constexpr const char* kMixture = "mixture";
+// Stands for the number of the layer, and of the expert, in a stored name.
+inline constexpr const char* kLayerNumber = "{}";
+inline constexpr const char* kExpertNumber = "{e}";
 
 // The layout of canonical modules in one stored weight. Biases are laid out as the rows of their weights.
 enum class Layout {
@@ -27,17 +31,19 @@ enum class Layout {
 };
 
 struct Module {
-  std::string name;                    // stored: "transformer.h.{}.attn.c_attn", where {} is the layer
+  // Stored: "transformer.h.{}.attn.c_attn", where {} is the layer. With {e} each expert is a tensor of its
+  // own; without it they are stored as one, as the canonical parameters are.
+  std::string name;
   std::vector<std::string> canonical;  // "attention.query", ...; canonical_modules.h lists them
   std::string bias = kNever;           // condition for a bias
   Layout layout = Layout::kStacked;
   std::string when = kAlways;    // condition for the module
   std::string weight = kAlways;  // condition for a weight; a LayerNorm may have neither
-  std::string also = {};         // its name in the memory of transformers 5, if different
   // Follow its name in that of its weight and its bias; {"", "_bias"} if the module is a parameter itself.
   std::vector<std::string> suffixes = {".weight", ".bias"};
 
   std::string Name(bool of_bias) const { return name + suffixes[of_bias]; }
+  bool by_expert() const { return name.find(kExpertNumber) != std::string::npos; }
 };
 
 // A field of the manifest's `model` and of the configuration file.
@@ -62,6 +68,8 @@ struct Architecture {
   std::string class_name;       // "LlamaForCausalLM"
   std::string base_prefix;      // "model."; missing if a model was saved without its head
   std::vector<Module> modules;  // in the order of the other system's state dict
+  // In place of the modules of the same parameters in the memory of transformers 5, and so in state dicts.
+  std::vector<Module> in_memory = {};
   std::vector<Field> fields;
   std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
   std::vector<Refusal> refusals;

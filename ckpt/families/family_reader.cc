@@ -26,11 +26,18 @@ constexpr std::array<std::string_view, 4> kRequired = {"num_layers", "hidden_siz
                                                        "vocab_size"};
 // Fields of `model` that are neither in FunctionFields() nor a condition: other sizes, and those from which
 // the function follows (model_function.cc, ReadWindow).
-constexpr std::array<std::string_view, 6> kOtherFields = {"ffn_hidden_size",    "max_position_embeddings",
-                                                          "scale_attn_weights", "query_pre_attn_scalar",
-                                                          "use_sliding_window", "max_window_layers"};
+constexpr std::array<std::string_view, 16> kOtherFields = {
+    "ffn_hidden_size",       "max_position_embeddings",
+    "scale_attn_weights",    "query_pre_attn_scalar",
+    "use_sliding_window",    "max_window_layers",
+    "moe_ffn_hidden_size",   "shared_expert_ffn_hidden_size",
+    "mlp_only_layers",       "decoder_sparse_step",
+    "first_k_dense_replace", "n_shared_experts",
+    "q_lora_rank",           "kv_lora_rank",
+    "qk_nope_head_dim",      "v_head_dim"};
 
-constexpr std::pair<const char*, const char*> kRows[] = {{"modules", "name"}, {"fields", "model"}};
+constexpr std::pair<const char*, const char*> kRows[] = {
+    {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}};
 
 // The row with this name, or list.end().
 json::iterator FindRow(json& list, const char* key, const json& name) {
@@ -91,10 +98,12 @@ class Reader {
                .model = of.Object("model"),
                .config = of.Object("config"),
                .rope = of.Switch("rope")};
-    const json modules = of.Rows("modules"), fields = of.Rows("fields"), refusals = of.Rows("refusals");
+    const json modules = of.Rows("modules"), fields = of.Rows("fields"), refusals = of.Rows("refusals"),
+               in_memory = of.Rows("in_memory");
     const json also = of.Object("rope_also");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
-    for (const json& row : modules) CAIRN_RETURN_IF_ERROR(ReadModule(row));
+    for (const json& row : modules) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.modules));
+    for (const json& row : in_memory) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.in_memory));
     for (const json& row : fields) CAIRN_RETURN_IF_ERROR(ReadField(row));
     for (const json& row : refusals) CAIRN_RETURN_IF_ERROR(ReadRefusal(row));
     CAIRN_RETURN_IF_ERROR(ReadRopeKeys(also));
@@ -111,14 +120,13 @@ class Reader {
                        name.is_string() ? name.get<std::string>() : row.dump());
   }
 
-  Status ReadModule(const json& row) {
+  Status ReadModule(const json& row, std::vector<Module>& modules) {
     JsonFacts of(Whose("module", row, "name"), row);
     Module module{.name = of.Text("name"),
                   .canonical = of.Texts("canonical"),
                   .bias = of.Text("bias", kNever),
                   .when = of.Text("when", kAlways),
-                  .weight = of.Text("weight", kAlways),
-                  .also = of.Text("also", "")};
+                  .weight = of.Text("weight", kAlways)};
     if (row.contains("suffixes")) module.suffixes = of.Texts("suffixes");
     const std::string layout = of.Text("layout", "stacked");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
@@ -130,7 +138,7 @@ class Reader {
       return InvalidArgument("{}suffixes must be two: of the weight and of the bias",
                              Whose("module", row, "name"));
     module.layout = static_cast<Layout>(known - kLayouts.begin());
-    family_.modules.push_back(std::move(module));
+    modules.push_back(std::move(module));
     return OkStatus();
   }
 
@@ -166,20 +174,34 @@ class Reader {
                            family_.rope, family_.rope ? "" : "not ");
   }
 
+  bool HasField(const char* name) const {
+    return std::ranges::find(family_.fields, name, &Field::model) != family_.fields.end();
+  }
+
   bool IsSwitch(const std::string& name) const {
     return std::ranges::any_of(family_.fields, [&](const Field& field) {
-      return field.model == name && field.fallback.is_boolean();
+      return field.model == name && (field.fallback.is_boolean() || field.nullable);
     });
   }
 
   Status CheckCondition(const Module& module, const char* key, std::string condition) {
     if (condition == kAlways || condition == kNever) return OkStatus();
     if (condition.starts_with('!')) condition.erase(0, 1);
+    if (condition == kMixture && HasField("num_experts")) return OkStatus();
     conditions_.insert(condition);
     if (IsSwitch(condition)) return OkStatus();
     return InvalidArgument(
-        "{}: the module {}: {} depends on '{}', which is not a field whose fallback is true or false", file_,
-        module.name, key, condition);
+        "{}: the module {}: {} depends on '{}', which is not a field whose fallback is true or false, or "
+        "that may be null",
+        file_, module.name, key, condition);
+  }
+
+  // Rows are the last dimension but one.
+  static bool HaveEqualRows(std::vector<Extent> a, std::vector<Extent> b) {
+    if (a.size() != b.size()) return false;
+    const size_t rows = a.size() < 2 ? 0 : a.size() - 2;
+    a[rows] = b[rows];
+    return a == b;
   }
 
   // Whether canonical modules fit in one stored tensor of this layout; else why not.
@@ -191,8 +213,10 @@ class Reader {
       if (canonical == nullptr) return fmt::format("'{}' is not a canonical module (ckpt/FORMAT.md)", name);
       const std::vector<Extent>& extents = canonical->extents;
       if (first == nullptr) first = &extents;
-      if (!std::equal(extents.begin() + 1, extents.end(), first->begin() + 1, first->end()))
+      if (!HaveEqualRows(extents, *first))
         return fmt::format("'{}' and '{}' have rows of different sizes", module.canonical[0], name);
+      if (module.by_expert() && !canonical->of_experts())
+        return fmt::format("'{}' is not of experts, so the name must not have {{e}}", name);
       if (module.layout == Layout::kGrouped && extents[0] != Extent::kQuery &&
           extents[0] != Extent::kKeyValue)
         return fmt::format("'{}' has no heads to group", name);
@@ -205,8 +229,31 @@ class Reader {
   }
 
   Status CheckModules() {
-    std::set<std::string> stored, filled;
-    for (const Module& module : family_.modules) {
+    std::set<std::string> filled;
+    CAIRN_RETURN_IF_ERROR(CheckModules(family_.modules, filled));
+    if (!filled.contains("embedding.word"))
+      return InvalidArgument("{}: modules have no embedding.word", file_);
+    std::set<std::string> in_memory;
+    CAIRN_RETURN_IF_ERROR(CheckModules(family_.in_memory, in_memory));
+    return CheckReplaced(filled, in_memory);
+  }
+
+  // Those in memory replace whole modules.
+  Status CheckReplaced(const std::set<std::string>& filled, const std::set<std::string>& in_memory) {
+    for (const std::string& name : in_memory)
+      if (!filled.contains(name)) return InvalidArgument("{}: in_memory: '{}' is in no module", file_, name);
+    for (const Module& module : family_.modules)
+      if (const auto part = std::ranges::count_if(
+              module.canonical, [&](const std::string& name) { return in_memory.contains(name); });
+          part != 0 && std::cmp_not_equal(part, module.canonical.size()))
+        return InvalidArgument("{}: in_memory has only a part of the module {}", file_, module.name);
+    return OkStatus();
+  }
+
+  // `filled`: the canonical modules that they hold.
+  Status CheckModules(const std::vector<Module>& modules, std::set<std::string>& filled) {
+    std::set<std::string> stored;
+    for (const Module& module : modules) {
       if (const std::string why = WhyNotTogether(module); !why.empty())
         return InvalidArgument("{}: the module {}: {}", file_, module.name, why);
       CAIRN_RETURN_IF_ERROR(CheckCondition(module, "bias", module.bias));
@@ -220,8 +267,6 @@ class Reader {
           return InvalidArgument("{}: the module {}: '{}' is in another module, too", file_, module.name,
                                  name);
     }
-    if (!filled.contains("embedding.word"))
-      return InvalidArgument("{}: modules have no embedding.word", file_);
     return OkStatus();
   }
 
@@ -264,14 +309,15 @@ Result<json> DerivedFamily(const std::string& file, const json& base, const json
   json family = base;
   JsonFacts of(file + ": ", own);
   const std::vector<std::string> without = of.Texts("without");
-  const json rows[] = {of.Rows("modules"), of.Rows("fields")};
+  const json rows[] = {of.Rows("modules"), of.Rows("fields"), of.Rows("in_memory")};
   CAIRN_RETURN_IF_ERROR(of.status());
   for (const std::string& name : without) CAIRN_RETURN_IF_ERROR(Drop(file, name, family));
   for (size_t i = 0; i < std::size(rows); ++i)
     for (const json& row : rows[i])
       CAIRN_RETURN_IF_ERROR(AddRow(file, kRows[i].second, row, family[kRows[i].first]));
   for (const auto& [key, value] : own.items()) {
-    if (key == "like" || key == "without" || key == "modules" || key == "fields") continue;
+    if (key == "like" || key == "without" || key == "modules" || key == "fields" || key == "in_memory")
+      continue;
     if (value.is_object() && family.value(key, json()).is_object())
       family[key].update(value);
     else

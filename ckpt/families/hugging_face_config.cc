@@ -179,8 +179,37 @@ json WithWindow(const Architecture& architecture, json model, const json& functi
   return model;
 }
 
+// The layers that are not mixtures, for families that state them by a list and a step, or as the first ones.
+Status ReadDenseLayers(json& model) {
+  const json step = model.value("decoder_sparse_step", json(1)),
+             only = model.value("mlp_only_layers", json::array());
+  if (!step.is_number_integer() || step <= 0 || !only.is_array())
+    return InvalidArgument(
+        "config.json: decoder_sparse_step is {} and mlp_only_layers is {}; these must be a positive integer "
+        "and a list",
+        step.dump(), only.dump());
+  const json first = model.value("first_k_dense_replace", json(0));
+  if (!first.is_number_integer())
+    return InvalidArgument("config.json: first_k_dense_replace is {}; it must be an integer", first.dump());
+  json dense = json::array();
+  for (int64_t i = 0; i < model["num_layers"].get<int64_t>(); ++i)
+    if (first > i || (i + 1) % step.get<int64_t>() != 0 || std::ranges::find(only, json(i)) != only.end())
+      dense.push_back(i);
+  if (!dense.empty()) model["dense_layers"] = std::move(dense);
+  return OkStatus();
+}
+
+bool IsSize(const json& value) { return value.is_number_integer() && value >= 0 && value <= kMaxModelSize; }
+
 // Sizes that may be omitted and follow from others.
 void Derive(const Architecture& architecture, json& model) {
+  const auto derive = [&](const char* size, const char* a, const char* b, const auto& of) {
+    const json one = model.value(a, json()), other = model.value(b, json());
+    if (IsSize(one) && IsSize(other)) model[size] = of(one.get<uint64_t>(), other.get<uint64_t>());
+  };
+  derive("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", std::plus<uint64_t>());
+  derive("shared_expert_ffn_hidden_size", "n_shared_experts", "moe_ffn_hidden_size",
+         std::multiplies<uint64_t>());
   const Result<ModelShape> shape = ReadShape(model);
   if (!shape.ok()) return;  // the caller reports it
   for (const auto& [name, size] :
@@ -230,6 +259,7 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
   Derive(architecture, model);
   CAIRN_RETURN_IF_ERROR(ReadShape(model).status().WithContext("config.json"));
   CAIRN_RETURN_IF_ERROR(CheckFlags(architecture, model));
+  CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
   ReadWindow(model);
   ReadOthers(architecture, config, model);
   model["function"] = kFunctionVersion;

@@ -47,11 +47,18 @@ inline std::vector<Architecture> AllAndOneMore() {
 inline nlohmann::json RandomConfig(const Architecture& architecture, std::mt19937_64& rng) {
   const auto upto = [&](uint64_t n) { return 1 + rng() % n; };
   const uint64_t groups = upto(3), heads = groups * upto(3), head = upto(5);
-  const std::map<std::string, uint64_t> sizes = {
-      {"num_layers", upto(4)},        {"hidden_size", heads * head},
-      {"num_attention_heads", heads}, {"num_key_value_heads", groups},
-      {"head_dim", upto(9)},          {"ffn_hidden_size", upto(40)},
-      {"vocab_size", upto(50)},       {"max_position_embeddings", upto(20)}};
+  const std::map<std::string, uint64_t> sizes = {{"num_layers", upto(4)},
+                                                 {"hidden_size", heads * head},
+                                                 {"num_attention_heads", heads},
+                                                 {"num_key_value_heads", groups},
+                                                 {"head_dim", upto(9)},
+                                                 {"ffn_hidden_size", upto(40)},
+                                                 {"num_experts", upto(4)},
+                                                 {"moe_ffn_hidden_size", upto(7)},
+                                                 {"shared_expert_ffn_hidden_size", upto(7)},
+                                                 {"decoder_sparse_step", upto(2)},
+                                                 {"vocab_size", upto(50)},
+                                                 {"max_position_embeddings", upto(20)}};
   nlohmann::json config = {{"model_type", architecture.name}, {"unknown_field", {{"kept", {1, 2}}}}};
   for (const Field& field : architecture.fields) {
     if (sizes.contains(field.model))

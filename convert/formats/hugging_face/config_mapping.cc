@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <set>
 #include <unordered_map>
 
@@ -21,6 +22,7 @@
 #include "ckpt/families/hugging_face_config.h"
 #include "convert/foreign/replicas.h"
 #include "convert/foreign/shared_parameters.h"
+#include "convert/formats/hugging_face/name_prefixes.h"
 
 namespace cairn {
 namespace {
@@ -72,20 +74,6 @@ class Mapper {
     std::optional<uint32_t> place;  // else a buffer, or the head of tied embeddings
     bool head = false;
   };
-  // The prefix of a model's names.
-  struct Begin {
-    std::string prefix;
-    std::optional<std::string> base;  // of a module's name below the base model; none: the head's
-  };
-  struct Begins {
-    std::set<std::string> prefixes, bases;
-    std::set<std::string> heads;  // their prefixes
-    void Add(const Begin& begin) {
-      (begin.base ? prefixes : heads).insert(begin.prefix);
-      if (begin.base) bases.insert(*begin.base);
-    }
-  };
-
   const TensorEntry& entry(uint32_t tensor) const { return stored_.tensors[tensor]; }
 
   static bool IsState(Role role) { return IsOptimizerState(role) && role != Role::kMaster; }
@@ -95,10 +83,6 @@ class Mapper {
 
   void ListPlaces() {
     for (uint32_t i = 0; i < expanded_.tensors.size(); ++i) place_of_.emplace(expanded_.tensors[i].name, i);
-    for (const Module& module : architecture_.modules)
-      if (const auto place = place_of_.find(module.Name(/*of_bias=*/false));
-          !module.also.empty() && place != place_of_.end())
-        place_of_.emplace(module.also + module.suffixes[0], place->second);
   }
 
   std::optional<uint32_t> FindPlace(const std::string& name) const {
@@ -109,11 +93,11 @@ class Mapper {
 
   // The output matrix, under whose name tied models may have a copy of the embeddings.
   bool IsHead(const std::string& name) const {
-    return std::ranges::any_of(architecture_.modules, [&](const Module& module) {
-      return module.canonical[0] == "output" &&
-             (name == module.Name(/*of_bias=*/false) ||
-              (!module.also.empty() && name == module.also + module.suffixes[0]));
-    });
+    const auto is_head = [&](const Module& module) {
+      return module.canonical[0] == "output" && name == module.Name(/*of_bias=*/false);
+    };
+    return std::ranges::any_of(architecture_.modules, is_head) ||
+           std::ranges::any_of(architecture_.in_memory, is_head);
   }
 
   std::optional<Known> Find(const std::string& name) const {
@@ -136,7 +120,7 @@ class Mapper {
   }
 
   // Prefers a name with a place.
-  std::optional<Known> FindAny(const TensorEntry& stored, Begin& begins) const {
+  std::optional<Known> FindAny(const TensorEntry& stored, NamePrefix& begins) const {
     std::optional<Known> known;
     for (const std::string& name : NamesOf(stored.spec.name)) {
       const auto found = Find(name);
@@ -148,9 +132,9 @@ class Mapper {
     return known;
   }
 
-  Begin BeginOf(const std::string& name, const Known& known) const {
+  NamePrefix BeginOf(const std::string& name, const Known& known) const {
     const std::string& base = architecture_.base_prefix;  // where the names of most modules begin
-    Begin begin{name.substr(0, known.prefix), {}};
+    NamePrefix begin{name.substr(0, known.prefix), {}};
     if (!known.place || !expanded_.tensors[*known.place].name.starts_with(base)) return begin;
     const bool whole = std::string_view(name).substr(known.prefix).starts_with(base);
     begin.base = begin.prefix + (whole ? base : "");
@@ -162,7 +146,7 @@ class Mapper {
     if (IsOpaque(stored.role) || (stored.role == Role::kStep && one_step_))
       return mapped_.left[Fate::kTrainingState].push_back(tensor);
     const bool state = IsState(stored.role);
-    Begin begin;
+    NamePrefix begin;
     const std::optional<Known> known = FindAny(stored, begin);
     if (known && known->place && (state || stored.role == Role::kMaster)) trained_.insert(*known->place);
     const bool may_be_left = training_ || !known || known->head;
@@ -177,30 +161,15 @@ class Mapper {
       return (optimizer ? unknown_states_ : unknown_).push_back(DisplayName(stored));
     }
     if (!known->place && !known->head) return mapped_.left[Fate::kBuffer].push_back(tensor);
-    if (training_) begins_.push_back({state, known->place, std::move(begin)});
+    if (training_) prefixes_.Add(state, known->place, std::move(begin));
     if (!known->place) return twins_.push_back(tensor);
     const auto [found, added] = found_.try_emplace({*known->place, stored.role}, tensor);
     if (!added)
       doubles_.push_back(fmt::format("{} as {}", DisplayName(entry(found->second)), DisplayName(stored)));
   }
 
-  // Frozen parameters, which no optimizer names, may have names with a prefix beside others without. Two
-  // models have prefixes of which none ends with the other.
   Status CheckPlaces() const {
-    Begins trained, others, weights, states;
-    for (const auto& [state, place, begin] : begins_) {
-      if (state) {
-        states.Add(begin);
-      } else {
-        weights.Add(begin);
-        (place && trained_.contains(*place) ? trained : others).Add(begin);
-      }
-    }
-    CAIRN_RETURN_IF_ERROR(CheckEndings(weights.prefixes));
-    for (const Begins* of_one : {&trained, &others, &states})
-      if (of_one->bases.size() > 1)
-        return SeveralModels(of_one->prefixes.size() > 1 ? of_one->prefixes : of_one->bases);
-    for (const Begins* begins : {&weights, &states}) CAIRN_RETURN_IF_ERROR(CheckHeads(*begins));
+    CAIRN_RETURN_IF_ERROR(prefixes_.Check(trained_));
     if (numbered_ > 0 && numbered_ == unknown_.size())
       return InvalidArgument(
           "the optimizer's states are identified by numbers ({}), and no file assigns these to parameters; "
@@ -222,38 +191,30 @@ class Mapper {
     return OkStatus();
   }
 
-  static Status SeveralModels(const std::set<std::string>& begins) {
-    return InvalidArgument("it has several models, behind '{}'; leave out others with --allow GLOB",
-                           fmt::join(begins, "', '"));
-  }
-
-  static Status CheckEndings(const std::set<std::string>& prefixes) {
-    const auto longest = std::ranges::max_element(prefixes, {}, &std::string::size);
-    for (const std::string& prefix : prefixes)
-      if (!longest->ends_with(prefix)) return SeveralModels(prefixes);
-    return OkStatus();
-  }
-
-  // A head lies beside the base model, or beside a module that the base model is in.
-  static Status CheckHeads(const Begins& begins) {
-    for (const std::string& head : begins.heads) {
-      const auto is_around = [&](const std::string& base) { return base.starts_with(head); };
-      if (begins.bases.empty() || std::ranges::any_of(begins.bases, is_around)) continue;
-      std::set<std::string> all = begins.prefixes;
-      all.insert(head);
-      return SeveralModels(all);
-    }
-    return OkStatus();
-  }
-
   Status CheckComplete() const {
     std::vector<std::string> missing;
-    for (uint32_t place = 0; place < expanded_.tensors.size(); ++place)
-      if (!found_.contains({place, Role::kWeight}) && !found_.contains({place, Role::kMaster}))
-        missing.push_back(expanded_.tensors[place].name);
+    std::set<uint64_t> experts;  // those of which a tensor is missing
+    for (uint32_t place = 0; place < expanded_.tensors.size(); ++place) {
+      if (found_.contains({place, Role::kWeight}) || found_.contains({place, Role::kMaster})) continue;
+      const ForeignTensor& tensor = expanded_.tensors[place];
+      missing.push_back(tensor.name);
+      const bool of_one = SpecOf(tensor).of_experts && tensor.shape.rank() < SpecOf(tensor).shape.rank();
+      if (of_one) experts.insert(tensor.parts[0].box.offset[0]);
+    }
     if (missing.empty()) return OkStatus();
-    return NotFound("{} tensors that {} asks for are missing: {}", missing.size(), config_.path,
-                    ShortList(missing));
+    const uint64_t all = experts.empty() ? 0 : config_.model.value("num_experts", uint64_t{0});
+    return NotFound("{}{} tensors that {} asks for are missing: {}", HoldsExperts(all - experts.size(), all),
+                    missing.size(), config_.path, ShortList(missing));
+  }
+
+  // "this file holds 6 of 12 experts; ", unless it holds all or none.
+  static std::string HoldsExperts(uint64_t held, uint64_t all) {
+    return held == 0 || held == all ? "" : fmt::format("this file holds {} of {} experts; ", held, all);
+  }
+
+  // A parameter that lies in the tensor.
+  const ParameterSpec& SpecOf(const ForeignTensor& tensor) const {
+    return expanded_.parameters[number_of_.at(tensor.parts[0].parameter)];
   }
 
   // LlamaModel, LlamaForSequenceClassification: all other tensors of the family's model exist.
@@ -294,24 +255,39 @@ class Mapper {
     const TensorEntry& stored = entry(tensor);
     const bool as_stored = stored.spec.shape == wanted.shape;
     const bool number = stored.spec.shape.Volume() == 1;
-    if (!as_stored && !IsState(role))
-      return Corrupt("tensor {} has shape {}, {} makes it {}", DisplayName(stored),
+    if (!as_stored && !IsState(role)) {
+      const bool stack = SpecOf(wanted).of_experts && wanted.shape.rank() == SpecOf(wanted).shape.rank() &&
+                         stored.spec.shape.rank() == wanted.shape.rank();
+      return Corrupt("{}tensor {} has shape {}, {} makes it {}",
+                     stack ? HoldsExperts(stored.spec.shape[0], wanted.shape[0]) : "", DisplayName(stored),
                      ToString(stored.spec.shape), config_.path, ToString(wanted.shape));
+    }
     if (!as_stored && !number && !IsOneParameter(wanted))
       return NotSupported(
           "{} has shape {}, which cannot be cut as {} is; --allow optimizer takes the weights without the "
           "optimizer's state",
           DisplayName(stored), ToString(stored.spec.shape), wanted.name);
-    std::map<std::string, uint32_t> made;
+    std::set<std::string> parameters;
     for (const ForeignPart& part : wanted.parts) {
-      auto [parameter, added] = made.try_emplace(part.parameter);
-      if (added) parameter->second = AddTensor(part.parameter, role, stored, as_stored);
+      const bool first = parameters.insert(part.parameter).second;
+      const auto [made, added] = made_.try_emplace({part.parameter, role});
+      if (added) made->second = AddTensor(part.parameter, role, stored, as_stored);
+      const TensorEntry& target = mapped_.catalog.tensors[made->second];
+      if (first && !added && !as_stored)
+        return NotSupported(
+            "{} is of one expert, and the experts of {} are one tensor here; --allow optimizer takes the "
+            "weights without the optimizer's state",
+            DisplayName(stored), part.parameter);
+      if (target.dtype != stored.dtype)
+        return NotSupported("tensor {} has type {}, other experts of {} have {}; convert them to one type",
+                            DisplayName(stored), cairn::Name(stored.dtype), part.parameter,
+                            cairn::Name(target.dtype));
       Name(stored.spec.name, part.parameter);
       if (as_stored)
-        mapped_.parts.push_back({part, parameter->second, tensor});
-      else if (added)
+        mapped_.parts.push_back({part, made->second, tensor});
+      else if (first)
         mapped_.parts.push_back(
-            {{Box::Whole(stored.spec.shape), Box::Whole(stored.spec.shape)}, parameter->second, tensor});
+            {{Box::Whole(stored.spec.shape), Box::Whole(stored.spec.shape)}, made->second, tensor});
     }
     return OkStatus();
   }
@@ -353,13 +329,9 @@ class Mapper {
   std::unordered_map<std::string, uint32_t> number_of_;     // of each parameter in the trainer's order
   std::map<std::string, std::vector<std::string>> second_;  // names of shared parameters, by the first
   std::map<std::pair<uint32_t, Role>, uint32_t> found_;     // stored tensor, by place and role
+  std::map<std::pair<std::string, Role>, uint32_t> made_;   // tensor of the catalog, by parameter and role
   std::vector<uint32_t> twins_;
-  struct Placed {
-    bool state = false;
-    std::optional<uint32_t> place;
-    Begin begin;
-  };
-  std::vector<Placed> begins_;
+  NamePrefixes prefixes_;
   std::set<uint32_t> trained_;  // places that have a master or a state
   std::vector<std::string> unknown_, unknown_states_, doubles_;
   std::vector<std::string> optimizers_;  // of a file of torch.save (account.h)
@@ -369,13 +341,32 @@ class Mapper {
 
 }  // namespace
 
+namespace {
+
+// Of memory if a name is that of a module which only memory has.
+StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
+  for (const Module& module : family.in_memory) {
+    const std::string name = module.Name(/*of_bias=*/false);
+    const size_t layer = name.find(kLayerNumber);
+    const std::string end =
+        layer == std::string::npos ? name : name.substr(layer + std::strlen(kLayerNumber));
+    if (std::ranges::any_of(stored.tensors,
+                            [&](const TensorEntry& tensor) { return tensor.spec.name.ends_with(end); }))
+      return StoredForm::kMemory;
+  }
+  return StoredForm::kFiles;
+}
+
+}  // namespace
+
 Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* training,
                                   const ConfigModel& config, const std::vector<std::string>& allow) {
   CAIRN_ASSIGN_OR_RETURN(const ModelShape shape, ReadShape(config.model));
   if (std::cmp_greater(shape.layers, stored.tensors.size()))
     return NotFound("{} asks for {} layers, and there are {} tensors", config.path, shape.layers,
                     stored.tensors.size());
-  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.architecture, config.model));
+  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded,
+                         Expand(*config.architecture, config.model, FormOf(stored, *config.architecture)));
   return Mapper(stored, training, config, expanded, allow).Map();
 }
 

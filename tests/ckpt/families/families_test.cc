@@ -77,11 +77,13 @@ TEST_P(ArchitectureTest, EveryElementIsStoredOnceAndUsedOnce) {
 TEST_P(ArchitectureTest, CutsFallBetweenHeads) {
   for (int round = 0; round < 30; ++round) {
     json model = RandomModel();
-    model["ffn_hidden_size"] = 42;  // any divisor of the heads divides it
+    for (const char* width : {"ffn_hidden_size", "moe_ffn_hidden_size", "shared_expert_ffn_hidden_size"})
+      model[width] = 42;  // any divisor of the heads divides it
     const ModelShape shape = *ReadShape(model);
     const auto specs = Expand(GetParam(), model)->parameters;
     for (int tp = 1; tp <= 3; ++tp) {
-      const bool fits = shape.kv_heads % tp == 0 && shape.heads % tp == 0;
+      const bool latent = shape.key_value_rank > 0;  // keys and values of all heads
+      const bool fits = (latent || shape.kv_heads % tp == 0) && shape.heads % tp == 0;
       for (int rank = 0; rank < tp; ++rank) {
         const auto layout = LayoutOf(specs, {.tp = tp, .pp = static_cast<int>(shape.layers)}, rank);
         ASSERT_EQ(layout.ok(), fits) << layout.status().message();
@@ -213,6 +215,78 @@ TEST(FamiliesTest, NamesWithoutASuffixStayAsTheyAre) {
 
 // As the experts of transformers 5, of Llama-4 and of a bias: [experts, 2 ffn, hidden], [experts, hidden, 2
 // ffn] and [experts, 2 ffn].
+std::vector<std::string> NamesOf(const std::vector<ForeignTensor>& tensors, std::string_view within) {
+  std::vector<std::string> names;
+  for (const ForeignTensor& tensor : tensors)
+    if (tensor.name.find(within) != std::string::npos) names.push_back(tensor.name);
+  return names;
+}
+
+json SmallMixture(const char* family) {
+  return *ModelOfConfig(*FindArchitecture(family), {{"num_hidden_layers", 3},
+                                                    {"hidden_size", 6},
+                                                    {"num_attention_heads", 2},
+                                                    {"num_key_value_heads", 1},
+                                                    {"num_experts", 2},
+                                                    {"num_local_experts", 2},
+                                                    {"intermediate_size", 5},
+                                                    {"moe_intermediate_size", 5},
+                                                    {"shared_expert_intermediate_size", 4},
+                                                    {"vocab_size", 7},
+                                                    {"mlp_only_layers", {0}},
+                                                    {"decoder_sparse_step", 2}});
+}
+
+TEST(MixtureTest, EachExpertIsATensorOfItsOwnInFiles) {
+  const auto mixtral = Expand(*FindArchitecture("mixtral"), SmallMixture("mixtral"));
+  const std::string moe = "model.layers.1.block_sparse_moe.";
+  EXPECT_THAT(NamesOf(mixtral->tensors, moe),
+              ElementsAre(moe + "gate.weight", moe + "experts.0.w1.weight", moe + "experts.0.w2.weight",
+                          moe + "experts.0.w3.weight", moe + "experts.1.w1.weight",
+                          moe + "experts.1.w2.weight", moe + "experts.1.w3.weight"));
+  const auto down = std::ranges::find(mixtral->tensors, moe + "experts.1.w2.weight", &ForeignTensor::name);
+  EXPECT_EQ(down->shape, (Dims{6, 5}));
+  ASSERT_EQ(down->parts.size(), 1U);
+  EXPECT_EQ(down->parts[0].parameter, "layers.1.mlp.experts.down.weight");
+  EXPECT_EQ(down->parts[0].box, (Box{{1, 0, 0}, {1, 6, 5}}));
+  EXPECT_EQ(down->parts[0].in_array, (Box{{0, 0}, {6, 5}}));
+}
+
+TEST(MixtureTest, StateDictsHaveAllExpertsInOneTensor) {
+  const auto mixtral = Expand(*FindArchitecture("mixtral"), SmallMixture("mixtral"), StoredForm::kMemory);
+  const std::string moe = "model.layers.1.mlp.";
+  EXPECT_THAT(NamesOf(mixtral->tensors, moe),
+              ElementsAre(moe + "gate.weight", moe + "experts.gate_up_proj", moe + "experts.down_proj"));
+  const auto both = std::ranges::find(mixtral->tensors, moe + "experts.gate_up_proj", &ForeignTensor::name);
+  EXPECT_EQ(both->shape, (Dims{2, 10, 6}));
+  ASSERT_EQ(both->parts.size(), 2U);
+  EXPECT_EQ(both->parts[1].parameter, "layers.1.mlp.experts.up.weight");
+  EXPECT_EQ(both->parts[1].in_array, (Box{{0, 5, 0}, {2, 5, 6}}));
+}
+
+TEST(MixtureTest, SomeLayersAreDense) {
+  const json model = SmallMixture("qwen2_moe");
+  EXPECT_EQ(model["dense_layers"], (json{0, 2})) << "every second layer is a mixture";
+  const auto expanded = Expand(*FindArchitecture("qwen2_moe"), model);
+  EXPECT_THAT(NamesOf(expanded->tensors, "layers.0.mlp."),
+              ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
+                          "model.layers.0.mlp.down_proj.weight"));
+  EXPECT_EQ(NamesOf(expanded->tensors, "layers.1.mlp.").size(), 1U + 2 * 3 + 3 + 1);
+  const DecoderModules modules = *ModulesOf(*FindArchitecture("qwen2_moe"), model);
+  EXPECT_FALSE(modules.layer(0).Has("mlp.router"));
+  EXPECT_TRUE(modules.layer(1).Has("mlp.experts.down"));
+  EXPECT_FALSE(modules.layer(1).Has("mlp.down"));
+}
+
+TEST(MixtureTest, ALayersSizesAreBounded) {
+  json model = SmallMixture("mixtral");
+  model["num_experts"] = 1 << 23;
+  EXPECT_THAT(Expand(*FindArchitecture("mixtral"), model).status().message(), HasSubstr("8388608 experts"));
+  model.erase("num_experts");
+  EXPECT_THAT(Expand(*FindArchitecture("mixtral"), model).status().message(),
+              HasSubstr("num_experts is missing"));
+}
+
 TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
   const std::vector<ParameterSpec> weights = {{.name = "gate", .shape = {4, 6, 8}, .of_experts = true},
                                               {.name = "up", .shape = {4, 6, 8}, .of_experts = true}};

@@ -60,5 +60,78 @@ TEST_P(MapByConfigTest, MapsListedTensorsToParameters) {
 INSTANTIATE_TEST_SUITE_P(All, MapByConfigTest, testing::ValuesIn(AllAndOneMore()),
                          [](const auto& family) { return family.param.name; });
 
+// A training of Mixtral whose modules are those of transformers 4: a tensor, its moment and its step for each
+// expert.
+class ExpertsTest : public testing::Test {
+ protected:
+  ExpertsTest()
+      : family_(*FindArchitecture("mixtral")),
+        model_(*ModelOfConfig(family_, {{"num_hidden_layers", 1},
+                                        {"hidden_size", 4},
+                                        {"num_attention_heads", 2},
+                                        {"num_key_value_heads", 1},
+                                        {"num_local_experts", 3},
+                                        {"intermediate_size", 5},
+                                        {"vocab_size", 7}})) {
+    model_["hugging_face"]["config"] = json::object();
+    const auto expanded = Expand(family_, model_);
+    for (const ForeignTensor& tensor : expanded->tensors)
+      for (const Role role : {Role::kWeight, Role::kExpAvg})
+        table_.tensors.push_back({{.name = tensor.name, .shape = tensor.shape}, role, Dtype::kF32});
+  }
+
+  Result<ConfigMapping> Map() const {
+    const ConfigModel config{"config.json", &family_, model_};
+    return MapByConfig(table_, &training_, config, /*allow=*/{});
+  }
+  TensorEntry& Entry(std::string_view name, Role role = Role::kWeight) {
+    return *std::ranges::find_if(table_.tensors, [&](const TensorEntry& tensor) {
+      return tensor.spec.name == name && tensor.role == role;
+    });
+  }
+
+  Architecture family_;
+  json model_;
+  TensorTable table_;
+  Manifest training_;
+};
+
+constexpr const char* kExpert = "model.layers.0.block_sparse_moe.experts.1.w2.weight";
+
+TEST_F(ExpertsTest, AreOneTensorInEachRole) {
+  const auto mapped = Map();
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  size_t found = 0;
+  for (const TensorEntry& tensor : mapped->catalog.tensors)
+    if (tensor.spec.name == "layers.0.mlp.experts.down.weight") {
+      EXPECT_EQ(tensor.spec.shape, (Dims{3, 4, 5}));
+      ++found;
+    }
+  EXPECT_EQ(found, 2U);
+}
+
+TEST_F(ExpertsTest, AMissingOneIsNamed) {
+  Entry(kExpert).spec.name = "model.layers.0.block_sparse_moe.experts.3.w2.weight";
+  EXPECT_THAT(Map().status().message(), HasSubstr("experts.3.w2.weight"));
+  std::erase_if(table_.tensors, [](const TensorEntry& tensor) {
+    return tensor.spec.name.find("experts.3.") != std::string::npos;
+  });
+  EXPECT_THAT(Map().status().message(), HasSubstr(kExpert));
+}
+
+TEST_F(ExpertsTest, OneOfAnotherTypeIsNamed) {
+  Entry(kExpert).dtype = Dtype::kBF16;
+  EXPECT_THAT(Map().status().message(), HasSubstr(kExpert));
+}
+
+TEST_F(ExpertsTest, StepsOfTheirOwnAreRefused) {
+  for (const char* expert : {"0", "1"})
+    table_.tensors.push_back(
+        {{.name = fmt::format("model.layers.0.block_sparse_moe.experts.{}.w2.weight", expert)},
+         Role::kStep,
+         Dtype::kF32});
+  EXPECT_THAT(Map().status().message(), HasSubstr("is of one expert"));
+}
+
 }  // namespace
 }  // namespace cairn
