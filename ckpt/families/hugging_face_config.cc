@@ -168,6 +168,8 @@ void ReadWindow(json& model) {
   }
 }
 
+bool IsSize(const json& value) { return value.is_number_integer() && value >= 0 && value <= kMaxModelSize; }
+
 // The inverse, for a model that was not read from a config.json.
 json WithWindow(const Architecture& architecture, json model, const json& function) {
   const bool has_switch = std::ranges::any_of(
@@ -176,6 +178,27 @@ json WithWindow(const Architecture& architecture, json model, const json& functi
     return model;
   model["use_sliding_window"] = true;
   if (function["layer_types"].is_null()) model["max_window_layers"] = 0;  // all layers see it
+  return model;
+}
+
+// The spellings of a family that follow from the model's other fields: the inverse of ReadDenseLayers() and
+// Derive(), for a model that was not read from a config.json.
+json WithSpellings(const Architecture& architecture, json model) {
+  const auto lacks = [&](const char* name) {
+    return !model.contains(name) &&
+           std::ranges::find(architecture.fields, name, &Field::model) != architecture.fields.end();
+  };
+  const json dense = model.value("dense_layers", json::array());
+  if (lacks("mlp_only_layers")) model["mlp_only_layers"] = dense;
+  if (lacks("first_k_dense_replace")) {
+    uint64_t first = 0;
+    while (first < dense.size() && dense[first] == first) ++first;
+    model["first_k_dense_replace"] = first;
+  }
+  const json shared = model.value("shared_expert_ffn_hidden_size", json()),
+             one = model.value("moe_ffn_hidden_size", json());
+  if (lacks("n_shared_experts") && IsSize(one) && one > 0 && (shared.is_null() || IsSize(shared)))
+    model["n_shared_experts"] = shared.is_null() ? 0 : shared.get<uint64_t>() / one.get<uint64_t>();
   return model;
 }
 
@@ -198,8 +221,6 @@ Status ReadDenseLayers(json& model) {
   if (!dense.empty()) model["dense_layers"] = std::move(dense);
   return OkStatus();
 }
-
-bool IsSize(const json& value) { return value.is_number_integer() && value >= 0 && value <= kMaxModelSize; }
 
 // Sizes that may be omitted and follow from others.
 void Derive(const Architecture& architecture, json& model) {
@@ -294,7 +315,8 @@ json KeptOfHuggingFace(const json& model, const char* key) {
 }
 
 Result<json> ConfigOfModel(const Architecture& architecture, const json& given, Dtype dtype) {
-  const json function = FunctionOf(given), model = WithWindow(architecture, given, function);
+  const json function = FunctionOf(given),
+             model = WithSpellings(architecture, WithWindow(architecture, given, function));
   const json kept = KeptOfHuggingFace(model, "config");
   const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
   json config = has_kept ? kept : architecture.config;

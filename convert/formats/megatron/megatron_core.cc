@@ -6,7 +6,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/placement.h"
 
 namespace cairn {
@@ -54,6 +56,39 @@ Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingSt
   return OkStatus();
 }
 
+// Megatron has an optimizer of their own for experts that are spread over ranks: `apart`. Sets its groups,
+// which come after those of the others.
+void PartExperts(const TrainingTensors& tensors, bool apart, OptimizerGroups& groups) {
+  OptimizerGroups parted;
+  std::map<std::string, size_t> numbers;  // by the hyper-parameters
+  std::vector<size_t> sizes;
+  const auto add = [&](bool experts) {
+    for (size_t g = 0; g < groups.size(); ++g)
+      for (const std::string& name : groups.MembersOf(g)) {
+        const auto parameter =
+            std::ranges::find(tensors.parameters, name, [](const auto& p) { return p.spec.name; });
+        if (apart && (parameter != tensors.parameters.end() && parameter->spec.of_experts) != experts)
+          continue;
+        nlohmann::json hyper = groups.hyper[g];
+        hyper["is_expert_parallel"] = experts;
+        hyper.emplace("wd_mult", g == 0 ? 1.0 : 0.0);
+        const auto [at, is_new] = numbers.try_emplace(hyper.dump(), parted.size());
+        if (is_new) parted.hyper.push_back(std::move(hyper));
+        sizes.resize(parted.size());
+        parted.place.emplace(name, OptimizerGroups::Place{at->second, sizes[at->second]++});
+      }
+  };
+  add(false);
+  if (apart) add(true);
+  groups = std::move(parted);
+}
+
+// A buffer has no optimizer's state.
+bool IsBuffer(const TrainingParameter& parameter) {
+  const CanonicalModule* module = ModuleOfParameter(parameter.spec.name);
+  return module && module->keeps_type;
+}
+
 }  // namespace
 
 Status CorePlan::Choose(bool may_be_fp32) {
@@ -76,6 +111,15 @@ Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
                            topology.zero);
   if (!tensors.optimizer) return OkStatus();
   CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors, options.allow_optimizer, state));
+  if (shape.experts > 0) {
+    if (topology.ep == 1 && topology.size(Axis::kEtp) != topology.tp)
+      return NotSupported(
+          "EP=1 with ETP={} and TP={}: Megatron's optimizer would reduce ranks that hold different parts of "
+          "an "
+          "expert; choose an ETP of {}, or another EP",
+          topology.size(Axis::kEtp), topology.tp, topology.tp);
+    PartExperts(tensors, topology.ep > 1, state.groups);
+  }
   const bool fp32 = may_be_fp32 && std::ranges::all_of(tensors.parameters, [&](const auto& parameter) {
                       return tensors.tensors[parameter.weight].entry.dtype == Dtype::kF32;
                     });
@@ -83,6 +127,7 @@ Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
               : fp32             ? CoreOptimizer::kFp32
                                  : CoreOptimizer::kFloat16;
   for (const TrainingParameter& parameter : tensors.parameters) {
+    if (IsBuffer(parameter)) continue;
     if (!parameter.exp_avg)
       return NotSupported(
           "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter; the "

@@ -7,8 +7,10 @@
 #include "convert/formats/megatron/megatron_dist.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
+#include "ckpt/base/parse_number.h"
 #include "ckpt/io/strict_json.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/megatron/megatron_buckets.h"
@@ -45,6 +47,18 @@ const DcpBytes* CommonItemOf(const DcpIndex& index) {
   return item == index.bytes.end() ? nullptr : &*item;
 }
 
+// Without "chained_1.", with which some versions begin the names of each of two optimizers.
+std::string_view WithoutChained(std::string_view name) {
+  std::string_view rest = name;
+  if (!rest.starts_with("chained_")) return name;
+  rest.remove_prefix(std::strlen("chained_"));
+  return TakeNumber<int>(rest) && rest.starts_with('.') ? rest.substr(1) : name;
+}
+
+bool IsBucket(std::string_view name) { return MegatronBuckets::IsOne(std::string(WithoutChained(name))); }
+
+bool IsOfOptimizer(std::string_view name) { return WithoutChained(name).starts_with("optimizer."); }
+
 // A parsed name: a role, a module, and whether all layers are stacked under it.
 struct DistName {
   MegatronName place;
@@ -54,6 +68,7 @@ struct DistName {
 
 std::optional<DistName> ParseDistName(std::string name) {
   DistName found;
+  name = WithoutChained(name);
   for (const auto& [prefix, role] : kRoles) {
     if (!name.starts_with(prefix)) continue;
     found.role = role;
@@ -85,16 +100,16 @@ class MegatronDistOpener {
 
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
-    bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
+    bucketed_ = std::ranges::any_of(index.tensors, IsBucket, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
     MegatronAssembler assembler(shape_, /*tp_size=*/1, builder_);
     const Status cut = CutStates(index);
     if (!cut.ok()) CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, cut.WithContext(directory_)));
     for (const DcpTensor& tensor : index.tensors) {
-      if (MegatronBuckets::IsOne(tensor.name)) continue;
+      if (IsBucket(tensor.name)) continue;
       const auto name = ParseDistName(tensor.name);
       const bool step = IsCommonStep(tensor.name);
-      const bool left_out = !cut.ok() && tensor.name.starts_with("optimizer.");
+      const bool left_out = !cut.ok() && IsOfOptimizer(tensor.name);
       if (IsMegatronBuffer(tensor.name) || step || left_out) {
         CAIRN_RETURN_IF_ERROR(items_.Leave(left_out ? Fate::kAllowed
                                            : step   ? Fate::kTrainingState
@@ -119,12 +134,12 @@ class MegatronDistOpener {
     for (const DcpBytes& bytes : index.bytes) {
       const std::string name = bytes.name.substr(0, bytes.name.find('/'));
       const bool buffer = IsMegatronBuffer(name);
-      const bool state =
-          std::ranges::any_of(kStateItems, [&](std::string_view known) { return name.starts_with(known); });
+      const bool state = std::ranges::any_of(
+          kStateItems, [&](auto known) { return WithoutChained(name).starts_with(known); });
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
       const Fate fate = buffer && IsEmptyState(file.root()) ? Fate::kBuffer : Fate::kTrainingState;
       if (state || buffer) builder_.account.LeaveBelow(fate, file, file.root(), name);
-      const bool read = &bytes == common_ || name.starts_with("optimizer.");
+      const bool read = &bytes == common_ || IsOfOptimizer(name);
       if (fate == Fate::kTrainingState && !read) builder_.account.LeaveBehind(name);
     }
     return items_.ListAll(index);
@@ -136,7 +151,7 @@ class MegatronDistOpener {
     if (status.ok()) status = ReadGroups(index);
     if (status.ok()) return buckets_->Assemble(assembler, builder_).WithContext(directory_);
     for (const DcpTensor& tensor : index.tensors)
-      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
+      if (IsBucket(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
@@ -152,7 +167,7 @@ class MegatronDistOpener {
   }
 
   static bool IsCommonStep(const std::string& name) {
-    return name.starts_with("optimizer.state.common_step");
+    return WithoutChained(name).starts_with("optimizer.state.common_step");
   }
 
   // Finds the optimizer's tensors that are not of their weight's shape. Errors: NotSupported naming one that
@@ -161,12 +176,12 @@ class MegatronDistOpener {
     std::map<std::string, Dims> shapes;
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
     for (const DcpTensor& tensor : index.tensors) {
-      if (tensor.name.starts_with("optimizer.") && !IsCommonStep(tensor.name) &&
-          !MegatronBuckets::IsOne(tensor.name) && !ParseDistName(tensor.name))
+      const std::string_view name = WithoutChained(tensor.name);
+      if (IsOfOptimizer(name) && !IsCommonStep(tensor.name) && !IsBucket(name) && !ParseDistName(tensor.name))
         return NotSupported("{} is not a known optimizer state", tensor.name);
       for (const auto& [prefix, role] : kRoles) {
-        if (!tensor.name.starts_with(prefix)) continue;
-        const auto weight = shapes.find(tensor.name.substr(prefix.size()));
+        if (!name.starts_with(prefix)) continue;
+        const auto weight = shapes.find(std::string(name.substr(prefix.size())));
         if (weight == shapes.end() || weight->second == tensor.shape) continue;
         CAIRN_ASSIGN_OR_RETURN(auto cells, CellsOf(tensor, weight->second, items_, builder_));
         cut_.emplace(tensor.name, CutState{weight->second, std::move(cells)});
@@ -200,7 +215,12 @@ class MegatronDistOpener {
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
     CAIRN_ASSIGN_OR_RETURN(shape_, ReadMegatronTraining(root, /*checkpoint_version=*/3, options_, manifest_));
     const PyValue& args = *Find(root, "args");
-    if (bucketed_) buckets_ = MegatronBuckets::Make(args, shape_, manifest_.topology, index);
+    if (bucketed_ && shape_.experts > 0)
+      buckets_ = NotSupported(
+          "the optimizer of a mixture of experts is in buckets (dp_reshardable); save it with "
+          "--dist-ckpt-optim-fully-reshardable");
+    else if (bucketed_)
+      buckets_ = MegatronBuckets::Make(args, shape_, manifest_.topology, index);
     manifest_.topology.zero = AsInt(Find(args, "use_distributed_optimizer")).value_or(0) != 0 ? 1 : 0;
     return OkStatus();
   }

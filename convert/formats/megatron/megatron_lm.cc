@@ -89,6 +89,11 @@ class MegatronOpener {
     auto args = ReadMegatronTraining(file.root(), version, options_, manifest_);
     if (!args.ok()) return args.status().WithContext(file.path());
     shape_ = *std::move(args);
+    if (shape_.experts > 0)
+      return NotSupported(
+          "{}: it is a mixture of experts, which is read in the format torch_dist only; load it with "
+          "Megatron-LM and save it with --ckpt-format torch_dist",
+          directory_);
     tp_ = manifest_.topology.tp;
     pp_ = manifest_.topology.pp;
     for (int pp = 0; pp < pp_; ++pp)

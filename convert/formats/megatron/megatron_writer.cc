@@ -30,6 +30,9 @@ class MegatronPlanner {
 
   Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(plan_.Choose(/*may_be_fp32=*/false));
+    if (plan_.shape.experts > 0)
+      return NotSupported(
+          "a mixture of experts cannot be written in Megatron-LM's older form; --to torch-dist writes it");
     CAIRN_RETURN_IF_ERROR(RequireFp32States(plan_.tensors));
     for (int tp = 0; tp < plan_.topology.tp; ++tp) {
       CAIRN_ASSIGN_OR_RETURN(const auto held,
@@ -48,7 +51,7 @@ class MegatronPlanner {
   std::string NameOf(const MegatronTensor& tensor, int first_layer) const {
     const std::string prefix =
         IsInLayers(tensor.layer) ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
-    return prefix + tensor.module->CoreName(tensor.Kind(), plan_.options.local_spec);
+    return prefix + tensor.module->CoreName(tensor.bias, plan_.options.local_spec);
   }
 
   Chunk ChunkOf(std::vector<MegatronTensor> tensors, int index) const {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "convert/formats/megatron/megatron_core.h"
 
 namespace cairn {
@@ -28,11 +30,16 @@ void EmitState(CorePlan& plan, uint32_t zip) {
   p.EndDict();
 }
 
-void EmitGroups(const CorePlan& plan, PickleEmitter& p) {
+bool IsOfExperts(const nlohmann::json& group) {
+  return group.value("is_expert_parallel", nlohmann::json()) == true;
+}
+
+void EmitGroups(const CorePlan& plan, bool of_experts, PickleEmitter& p) {
   p.Text("param_groups");
   p.BeginList();
   for (size_t g = 0; g < plan.state.groups.size(); ++g) {
     nlohmann::json group = plan.GroupOf(g);
+    if (IsOfExperts(group) != of_experts) continue;
     if (!group.contains("default_config")) group["default_config"] = true;
     p.BeginDict();
     EmitHyperParameters(p, group);
@@ -41,20 +48,33 @@ void EmitGroups(const CorePlan& plan, PickleEmitter& p) {
   p.EndList();
 }
 
-void EmitOptimizer(CorePlan& plan, uint32_t zip) {
+// The optimizer of the experts, or of the others.
+void EmitOptimizer(CorePlan& plan, uint32_t zip, bool of_experts) {
   PickleEmitter& p = plan.builder.pickle(zip);
   const bool wrapped = plan.optimizer != CoreOptimizer::kFp32;
-  p.Text("optimizer");
   p.BeginDict();
   if (wrapped) {
     p.Text("optimizer");
     p.BeginDict();
   }
   if (!plan.distributed()) EmitState(plan, zip);
-  EmitGroups(plan, p);
+  EmitGroups(plan, of_experts, p);
   if (wrapped) p.EndDict();
   plan.EmitGradScaler(zip);
   if (plan.distributed()) p.Entry("param_state_sharding_type", kSharding);
+  p.EndDict();
+}
+
+// Two optimizers are a dict of both.
+void EmitOptimizers(CorePlan& plan, uint32_t zip) {
+  PickleEmitter& p = plan.builder.pickle(zip);
+  p.Text("optimizer");
+  if (!std::ranges::any_of(plan.state.groups.hyper, IsOfExperts)) return EmitOptimizer(plan, zip, false);
+  p.BeginDict();
+  for (const bool of_experts : {false, true}) {
+    p.Int(of_experts ? 1 : 0);
+    EmitOptimizer(plan, zip, of_experts);
+  }
   p.EndDict();
 }
 
@@ -74,7 +94,7 @@ void EmitTorchDistCommon(CorePlan& plan, uint32_t zip) {
   PickleEmitter& p = plan.builder.pickle(zip);
   p.BeginDict();
   plan.EmitProgress(p, Arguments(plan));
-  if (plan.optimizer != CoreOptimizer::kNone) EmitOptimizer(plan, zip);
+  if (plan.optimizer != CoreOptimizer::kNone) EmitOptimizers(plan, zip);
   plan.EmitSchedule(p);
   p.Entry("content_metadata", ContentMetadata(plan));
   p.EndDict();

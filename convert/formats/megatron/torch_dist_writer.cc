@@ -3,6 +3,8 @@
 // the stacked tensor: tensors of all layers share one entry. Only when all zips have their places can
 // .metadata be made; files that got no zip are dropped before.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -29,6 +31,22 @@ struct ShardSlice {
   std::vector<MegatronPart> parts;  // in_array: within the box
 };
 
+// Experts one by one, as Megatron writes and reads them.
+std::vector<ShardSlice> OfEachExpert(const std::vector<ShardSlice>& slices) {
+  std::vector<ShardSlice> of_each;
+  for (uint64_t expert = 0; expert < slices[0].box.extent[0]; ++expert)
+    for (ShardSlice slice : slices) {
+      slice.box.offset[0] += expert;
+      slice.box.extent[0] = 1;
+      for (MegatronPart& part : slice.parts) {
+        part.box.offset[0] += expert;
+        part.box.extent[0] = part.in_array.extent[0] = 1;
+      }
+      of_each.push_back(std::move(slice));
+    }
+  return of_each;
+}
+
 Dims Prepended(uint64_t first, const Dims& rest) {
   Dims dims{first};
   for (const uint64_t size : rest) dims.push_back(size);
@@ -43,15 +61,16 @@ ParameterSpec WholeOf(const MegatronTensor& tensor, const Dims& slice, const Top
 // The halves of a gated MLP are apart: all gates, then all ups.
 Result<std::vector<ShardSlice>> SlicesOf(const MegatronTensor& tensor, const Topology& topology, int rank) {
   Dims shape = tensor.shape;
-  if (tensor.gated) shape[0] /= 2;
+  const int dim = tensor.module->gated_dim();
+  if (tensor.gated) shape[dim] /= 2;
   const ParameterSpec whole = WholeOf(tensor, shape, topology);
   CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, topology, rank));
   if (!tensor.gated) return std::vector<ShardSlice>{{held.box, tensor.parts}};
   std::vector<ShardSlice> halves;
   for (uint64_t half = 0; half < 2; ++half) {
     ShardSlice& slice = halves.emplace_back(held.box, std::vector<MegatronPart>{tensor.parts[half]});
-    slice.box.offset[0] += half * whole.shape[0];
-    slice.parts[0].in_array.offset[0] = 0;
+    slice.box.offset[dim] += half * whole.shape[dim];
+    slice.parts[0].in_array.offset[dim] = 0;
   }
   return halves;
 }
@@ -63,6 +82,8 @@ class TorchDistPlanner {
   Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(plan_.Choose(/*may_be_fp32=*/true));
     load_.resize(plan_.topology.world());
+    for (int layer = 1; std::cmp_less(layer, plan_.shape.layers); ++layer)
+      layers_differ_ |= IsMixture(layer) != IsMixture(0);
     const std::string name = DirectoryName(), directory = name + "/";
     for (int rank = 0; rank < plan_.topology.world(); ++rank)
       plan_.builder.AddFile(fmt::format("{}__{}_0.distcp", directory, rank));
@@ -91,9 +112,11 @@ class TorchDistPlanner {
   // ---- Tensors.
 
   Status AddTensors() {
-    std::vector<std::vector<MegatronTensor>> ranks;  // of each TP rank, in one order
-    for (int tp = 0; tp < plan_.topology.tp; ++tp) {
-      CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(plan_.tensors, plan_.shape, plan_.topology, tp));
+    // Of each rank that has other parts than the ones before it, in one order.
+    std::vector<std::vector<MegatronTensor>> ranks;
+    const int count = std::max(plan_.topology.tp, plan_.shape.experts > 0 ? ExpertRanks() : 1);
+    for (int rank = 0; rank < count; ++rank) {
+      CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(plan_.tensors, plan_.shape, plan_.topology, rank));
       ranks.push_back(std::move(held));
     }
     for (size_t i = 0; i < ranks[0].size(); ++i) {
@@ -106,11 +129,12 @@ class TorchDistPlanner {
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    const std::string key = fmt::format("{}{}", IsInLayers(tensor.layer) ? kLayers : "",
-                                        tensor.module->CoreName(tensor.Kind(), /*local_spec=*/false));
-    if (IsInLayers(tensor.layer)) stacked_.insert(key);
+    const bool mixture = !plan_.options.local_spec && IsMixture(tensor.layer);
+    const std::string key =
+        Prefix(tensor.layer) + tensor.module->CoreName(tensor.bias, /*local_spec=*/false, mixture);
+    keys_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
-    if (plan_.optimizer == CoreOptimizer::kNone) return OkStatus();
+    if (plan_.optimizer == CoreOptimizer::kNone || tensor.module->cut_as().keeps_type) return OkStatus();
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg." + key, Role::kExpAvg, of_ranks));
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg_sq." + key, Role::kExpAvgSq, of_ranks));
     if (plan_.optimizer == CoreOptimizer::kFp32) return OkStatus();
@@ -118,19 +142,33 @@ class TorchDistPlanner {
     return AddRole("optimizer.state." + prefix + key, Role::kMaster, of_ranks);
   }
 
+  int ExpertRanks() const { return plan_.topology.ep * plan_.topology.size(Axis::kEtp); }
+  bool IsMixture(int layer) const {
+    return IsInLayers(layer) && plan_.shape.modules.layer(static_cast<uint64_t>(layer)).Has("mlp.router");
+  }
+  // All layers are stacked under one name, unless only some are mixtures.
+  bool IsStacked(int layer) const { return IsInLayers(layer) && !layers_differ_; }
+  std::string Prefix(int layer) const {
+    if (!IsInLayers(layer)) return "";
+    return layers_differ_ ? fmt::format("{}{}.", kLayers, layer) : std::string(kLayers);
+  }
+
   Status AddRole(const std::string& name, Role role, const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
     const Dtype dtype = plan_.tensors.tensors[TensorOf(tensor.parts[0], role)].entry.dtype;
     DcpEntry& entry = EntryOf(name, tensor, dtype);
-    const int slices = tensor.cuts.empty() ? 1 : plan_.topology.tp;
-    for (int tp = 0; tp < slices; ++tp) {
-      for (const MegatronPart& part : of_ranks[tp]->parts)
+    const int slices = tensor.cuts.empty()           ? 1
+                       : tensor.module->of_experts() ? ExpertRanks()
+                                                     : plan_.topology.tp;
+    for (int rank = 0; rank < slices; ++rank) {
+      for (const MegatronPart& part : of_ranks[rank]->parts)
         if (const auto& written = plan_.tensors.tensors[TensorOf(part, role)].entry;
             written.dtype != *entry.dtype)
           return NotSupported("{} is {}, but others in {} are {}; torch_dist has one type for all of them",
                               DisplayName(written), Name(written.dtype), name, Name(*entry.dtype));
-      CAIRN_ASSIGN_OR_RETURN(const auto held, SlicesOf(*of_ranks[tp], plan_.topology, tp));
-      for (const ShardSlice& slice : held) AddChunk(slice, tensor, role, tp, entry);
+      CAIRN_ASSIGN_OR_RETURN(auto held, SlicesOf(*of_ranks[rank], plan_.topology, rank));
+      if (tensor.module->of_experts()) held = OfEachExpert(held);
+      for (const ShardSlice& slice : held) AddChunk(slice, tensor, role, rank, entry);
     }
     return OkStatus();
   }
@@ -143,16 +181,17 @@ class TorchDistPlanner {
     const auto [at, added] = index_.try_emplace(name, entries_.size());
     if (!added) return entries_[at->second];
     Dims shape = WholeOf(tensor, tensor.shape, plan_.topology).shape;
-    if (IsInLayers(tensor.layer)) shape = Prepended(static_cast<uint64_t>(plan_.shape.layers), shape);
+    if (IsStacked(tensor.layer)) shape = Prepended(static_cast<uint64_t>(plan_.shape.layers), shape);
     return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
   }
 
-  void AddChunk(const ShardSlice& slice, const MegatronTensor& tensor, Role role, int tp, DcpEntry& entry) {
+  void AddChunk(const ShardSlice& slice, const MegatronTensor& tensor, Role role, int rank, DcpEntry& entry) {
     Box box = slice.box;
-    if (IsInLayers(tensor.layer))
+    if (IsStacked(tensor.layer))
       box = {Prepended(static_cast<uint64_t>(tensor.layer), box.offset), Prepended(1, box.extent)};
     const uint64_t volume = box.Volume();
-    const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(tensor.layer, tp, volume), "archive");
+    const Axis replicas = tensor.module->of_experts() ? Axis::kEdp : Axis::kDp;
+    const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(tensor.layer, rank, replicas, volume), "archive");
     const uint32_t storage = plan_.builder.EmitTensor(zip, *entry.dtype, box.extent);
     const uint32_t array =
         plan_.builder.AddArray({entry.name, *entry.dtype, slice.box.extent, {{{0, volume}, storage, 0}}});
@@ -162,9 +201,10 @@ class TorchDistPlanner {
   }
 
   // The rank's number is that of its file.
-  uint32_t LeastLoaded(int layer, int tp, uint64_t volume) {
+  uint32_t LeastLoaded(int layer, int first, Axis replicas, uint64_t volume) {
     const int pp = StageOf(layer, plan_.layers) % plan_.topology.pp;
-    const std::vector<int> ranks = plan_.topology.GroupOf(plan_.topology.Moved(tp, Axis::kPp, pp), Axis::kDp);
+    const std::vector<int> ranks =
+        plan_.topology.GroupOf(plan_.topology.Moved(first, Axis::kPp, pp), replicas);
     const int best = *std::ranges::min_element(ranks, {}, [&](int rank) { return load_[rank]; });
     load_[best] += volume;
     return static_cast<uint32_t>(best);
@@ -173,27 +213,37 @@ class TorchDistPlanner {
   // ---- Opaque states of modules: None, from which each module makes its own.
 
   void AddExtraStates() {
-    std::map<int, const MegatronModule*> in_order;
+    std::vector<const MegatronModule*> in_order;
     for (const MegatronModule& module : MegatronModules())
-      if (module.cut_as().place == 0) in_order[module.core_order] = &module;
-    std::vector<std::string> modules;
-    for (const auto& [order, module] : in_order) {
-      const bool norm = !plan_.options.local_spec && module->fused.empty() &&
-                        stacked_.contains(fmt::format("{}{}.weight", kLayers, module->core));
-      if (module->linear || norm) modules.emplace_back(module->core);
+      if (module.cut_as().place == 0 && !module.core.empty()) in_order.push_back(&module);
+    std::ranges::stable_sort(in_order, {}, &MegatronModule::core_order);
+    for (const MegatronModule* module : in_order)
+      for (int layer = 0; std::cmp_less(layer, plan_.shape.layers); ++layer) {
+        const bool norm = !plan_.options.local_spec && module->cut_as().extents.size() == 1;
+        if ((module->linear || norm) &&
+            keys_.contains(fmt::format("{}{}.weight", Prefix(layer), module->core)))
+          AddExtraState(module->core, module->of_experts() ? plan_.shape.experts : 0, layer);
+      }
+    if (plan_.options.local_spec) return;
+    for (int layer = 0; std::cmp_less(layer, plan_.shape.layers); ++layer)
+      AddExtraState("self_attention.core_attention", 0, layer);
+    AddNothing(fmt::format("decoder.final_layernorm.{}/shard_0_1", kExtraState), kAfterLayers);
+  }
+
+  // One for each of `experts`, if these are not 0.
+  void AddExtraState(std::string_view module, int64_t experts, int layer) {
+    const std::string name = fmt::format("{}{}.{}/shard_", Prefix(layer), module, kExtraState);
+    for (int64_t expert = 0; expert < std::max<int64_t>(1, experts); ++expert) {
+      std::vector<int64_t> at, of;
+      if (!layers_differ_) at.push_back(layer), of.push_back(plan_.shape.layers);
+      if (experts > 0) at.push_back(expert), of.push_back(experts);
+      if (at.empty()) at.push_back(0), of.push_back(1);
+      AddNothing(fmt::format("{}{}_{}", name, fmt::join(at, "."), fmt::join(of, ".")), layer);
     }
-    if (!plan_.options.local_spec) modules.push_back("self_attention.core_attention");
-    for (const std::string& module : modules)
-      for (int64_t layer = 0; layer < plan_.shape.layers; ++layer)
-        AddNothing(
-            fmt::format("{}{}.{}/shard_{}_{}", kLayers, module, kExtraState, layer, plan_.shape.layers),
-            static_cast<int>(layer));
-    if (!plan_.options.local_spec)
-      AddNothing(fmt::format("decoder.final_layernorm.{}/shard_0_1", kExtraState), kAfterLayers);
   }
 
   void AddNothing(const std::string& name, int layer) {
-    const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(layer, 0, 1), "archive");
+    const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(layer, 0, Axis::kDp, 1), "archive");
     plan_.builder.pickle(zip).Json(nlohmann::json::array({nullptr}));
     entries_.push_back({name, {}, std::nullopt, {}, {{Box{}, zip}}});
   }
@@ -202,7 +252,8 @@ class TorchDistPlanner {
   std::vector<uint64_t> load_;  // elements in the file of each rank
   std::vector<DcpEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;  // of tensors: into entries_
-  std::set<std::string, std::less<>> stacked_;        // names of the tensors that all layers share
+  std::set<std::string, std::less<>> keys_;           // names of the weights
+  bool layers_differ_ = false;                        // some are mixtures, some are not
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "ckpt/families/fitting_family.h"
 #include "ckpt/model/model_function.h"
+#include "convert/formats/megatron_model/megatron_mixture.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
@@ -178,8 +179,11 @@ void ReadNorms(const json& args, json& facts) {
 
 void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed,
                         json& facts) {
+  const bool mixture = facts.contains("num_experts");
   for (const auto& [name, value] : args.items()) {
-    if (IsUnderstood(name) || IsUnset(value)) continue;
+    const bool understood = mixture ? name == "num_experts" || (IsUnderstood(name) && !ChangesMixtures(name))
+                                    : IsUnderstood(name);
+    if (understood || IsUnset(value)) continue;
     const auto changing = Changing().find(name);
     const bool supported = changing != Changing().end() &&
                            (value == changing->second || value == json::array({changing->second}));
@@ -190,7 +194,7 @@ void ReadOtherArguments(const json& args, const std::function<bool(const std::st
 
 // The modules that `program` makes with `args`, whose function is `facts`. Megatron-DeepSpeed has neither
 // add_qkv_bias nor qk_layernorm; BigScience's fork, the only one with alibi, always has LayerNorm and biases.
-DenseModules ModulesOfArguments(const json& args, const json& facts, MegatronProgram program) {
+DenseModules DenseModulesOf(const json& args, const json& facts, MegatronProgram program) {
   const bool core = program == MegatronProgram::kCore;
   const json positions = facts.value("position_embedding", json("learned"));
   const bool bigscience = !core && positions == "alibi";
@@ -204,14 +208,18 @@ DenseModules ModulesOfArguments(const json& args, const json& facts, MegatronPro
           .gate = facts.value("gated_mlp", false)};
 }
 
+DecoderModules ModulesOfArguments(const json& args, const json& facts, const DenseModules& dense) {
+  return facts.contains("num_experts") ? WithExperts(dense, args, facts) : DecoderModules(dense);
+}
+
 // The family that was written, or the first that fits. No argument of Megatron-LM's says whether the
 // embedding has a norm.
 std::string FamilyOf(const json& args, json facts) {
   facts["architecture"] = Get(args, "cairn_architecture");
-  DenseModules modules = ModulesOfArguments(args, facts, MegatronProgram::kCore);
-  std::vector<DecoderModules> possible = {modules};
+  DenseModules modules = DenseModulesOf(args, facts, MegatronProgram::kCore);
+  std::vector<DecoderModules> possible = {ModulesOfArguments(args, facts, modules)};
   modules.embedding_norm = true;
-  possible.emplace_back(modules);
+  possible.push_back(ModulesOfArguments(args, facts, modules));
   return FittingFamily(std::move(facts), possible);
 }
 
@@ -264,12 +272,17 @@ void ReadMegatronFunction(const json& args, const std::function<bool(const std::
   ReadAttention(args, facts);
   ReadActivation(args, facts);
   ReadNorms(args, facts);
+  ReadRouter(args, facts);
   ReadOtherArguments(args, allowed, facts);
   facts["function"] = kFunctionVersion;
   if (facts.value("gated_mlp", false) || facts.value("position_embedding", json()) == "rope") {
     const bool linear = Flag(args, "add_bias_linear", true);
     facts["attention_bias"] = linear || Flag(args, "add_qkv_bias");
     facts["mlp_bias"] = linear;
+  }
+  if (facts.contains("num_experts")) {  // as families of mixtures spell it
+    facts["query_key_value_bias"] = facts.value("attention_bias", false);
+    facts["use_qk_norm"] = Flag(args, "qk_layernorm");
   }
   facts["architecture"] = FamilyOf(args, facts);
 }
@@ -310,6 +323,7 @@ void AddFunctionArguments(const json& model, MegatronProgram program, json& args
         args["window_attn_skip_freq"].push_back(type == "sliding_attention" ? 1 : 0);
     args["softmax_scale"] = of["attention_scale"];
   }
+  if (core) AddRouterArguments(of, args);
   const bool bias = Flag(args, "add_bias_linear", true), tanh = of["activation"] == "gelu_new" && !gated;
   args["squared_relu"] = of["activation"] == "relu2" && !gated;
   args["bias_gelu_fusion"] = tanh && bias;
@@ -328,10 +342,15 @@ Result<DecoderModules> CheckFunctionArguments(const json& model, MegatronProgram
                {"num_key_value_heads", args.value("num_query_groups", json())},
                {"head_dim", args.value("kv_channels", json())},
                {"tied_embeddings", args.value("untie_embeddings_and_output_weights", false) ? false : true}};
+  for (const auto& [field, name] :
+       {std::pair("num_experts", "num_experts"),
+        std::pair("shared_expert_ffn_hidden_size", "moe_shared_expert_intermediate_size")})
+    if (const json value = Get(args, name); !value.is_null() && program == MegatronProgram::kCore)
+      back[field] = value;
   ReadMegatronFunction(
       args, [](const std::string&) { return false; }, back);
   CAIRN_RETURN_IF_ERROR(SameFunction(model, back, NameOf(program)));
-  return DecoderModules(ModulesOfArguments(args, back, program));
+  return ModulesOfArguments(args, back, DenseModulesOf(args, back, program));
 }
 
 }  // namespace cairn

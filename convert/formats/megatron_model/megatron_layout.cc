@@ -26,7 +26,7 @@ class Builder {
 
   Result<std::vector<MegatronTensor>> Build() {
     const int tp = topology_.tp;
-    if (shape_.KvHeads() % tp != 0 || shape_.Ffn() % tp != 0)
+    if (shape_.KvHeads() % tp != 0 || (shape_.modules.Has("mlp.up") && shape_.Ffn() % tp != 0))
       return InvalidArgument(
           "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp,
           shape_.KvHeads(), shape_.Ffn());
@@ -68,28 +68,32 @@ class Builder {
                           .gated = module.is_gate_up() && shape_.IsGated()};
     for (const Cut& cut : module.cut_as().cuts)
       if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
-    if (!SetSlice(found, tensor))
+    CAIRN_ASSIGN_OR_RETURN(const bool fits, SetSlice(found, tensor));
+    if (!fits)
       return Corrupt("tensor {} has shape {}, which does not follow from the model's sizes",
                      tensors_.parameters[first].spec.name, ToString(ShapeOf(first)));
     result_.push_back(std::move(tensor));
     return OkStatus();
   }
 
-  // Sets the rank's shape and the parts. False if the parameters are not those of the model's sizes.
-  bool SetSlice(const std::map<size_t, size_t>& found, MegatronTensor& tensor) const {
+  // Sets the rank's shape and the parts. False if the parameters are not those of the model's sizes. Errors:
+  // InvalidArgument if the topology does not divide them.
+  Result<bool> SetSlice(const std::map<size_t, size_t>& found, MegatronTensor& tensor) const {
     const MegatronModule& module = *tensor.module;
     for (const Cut& cut : tensor.cuts) {
       uint64_t& size = tensor.shape[cut.dim];
       if (module.is_qkv())
         size = static_cast<uint64_t>(shape_.QueryWidth() + 2 * shape_.KeyValueWidth());
-      else if (module.is_gate_up())
-        size = static_cast<uint64_t>(shape_.Ffn()) * (tensor.gated ? 2 : 1);
+      else if (module.is_gate_up() && cut.dim == module.gated_dim())
+        size = SizeOf(module.cut_as().extents[cut.dim], shape_) * (tensor.gated ? 2 : 1);
       else if (module.is_vocabulary())
         size = static_cast<uint64_t>(shape_.PaddedVocab(topology_.tp));
     }
-    const auto slice = SliceOf({.name = {}, .shape = tensor.shape, .cuts = tensor.cuts}, topology_, rank_);
-    if (!slice.ok()) return false;
-    tensor.shape = slice->shape;
+    const ParameterSpec whole{.name = tensors_.parameters[found.begin()->second].spec.name,
+                              .shape = tensor.shape,
+                              .cuts = tensor.cuts};
+    CAIRN_ASSIGN_OR_RETURN(const Slice slice, SliceOf(whole, topology_, rank_));
+    tensor.shape = slice.shape;
     const auto parts =
         PartsOfSlice(module.name, {&module, tensor.bias}, tensor.shape, shape_, topology_, rank_);
     if (!parts.ok()) return false;
@@ -189,12 +193,20 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"pipeline_model_parallel_size", topology.pp},
       {"data_parallel_size", topology.dp},
       {"world_size", topology.world()},
-      {"expert_model_parallel_size", 1},
+      {"expert_model_parallel_size", topology.ep},
       {"context_parallel_size", 1},
       {"virtual_pipeline_model_parallel_size", nullptr},
       {"num_layers_per_virtual_pipeline_stage", nullptr},
       {"num_experts", nullptr},
   };
+  if (shape.experts > 0 && shape.program == MegatronProgram::kCore) {
+    args["num_experts"] = shape.experts;
+    args["moe_ffn_hidden_size"] = shape.expert_ffn;
+    args["moe_grouped_gemm"] = true;
+    args["expert_tensor_parallel_size"] = topology.size(Axis::kEtp);
+    if (shape.modules.Has("mlp.shared.up")) args["moe_shared_expert_intermediate_size"] = shape.shared_ffn;
+    args["moe_shared_expert_gate"] = shape.modules.Has("mlp.shared_gate");
+  }
   if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
   if (shape.gate_last) args["glu_activation"] = "swiglu";
   if (shape.bigscience) args["embed_layernorm"] = shape.modules.Has("embedding.norm");

@@ -98,12 +98,18 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
     return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.kv_heads);
   if (from.Flag("apply_layernorm_1p"))
     return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other format can express");
-  if (from.Flag("multi_latent_attention") || from.Size("num_experts", 0) > 1)
-    return NotSupported("multi-latent attention and mixtures of experts of Megatron cannot be read yet");
+  if (from.Flag("multi_latent_attention"))
+    return NotSupported("multi-latent attention of Megatron cannot be read yet");
   shape.vocab = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
   const int64_t ffn = from.Size("ffn_hidden_size", 4 * shape.hidden);
   facts = {{"num_layers", shape.layers}, {"hidden_size", shape.hidden}, {"num_attention_heads", shape.heads},
            {"ffn_hidden_size", ffn},     {"vocab_size", shape.vocab},   {"tied_embeddings", tied}};
+  if (const int64_t experts = from.Size("num_experts", 0); experts > 1) {
+    facts["num_experts"] = experts;
+    facts["moe_ffn_hidden_size"] = from.Size("moe_ffn_hidden_size", ffn);
+    if (const int64_t shared = from.Size("moe_shared_expert_intermediate_size", 0); shared > 0)
+      facts["shared_expert_ffn_hidden_size"] = shared;
+  }
   if (const int64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
       positions > 0)
     facts["max_position_embeddings"] = positions;
@@ -115,6 +121,10 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
     facts["num_key_value_heads"] = shape.kv_heads;
     facts["head_dim"] = shape.head_dim;
   }
+  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(facts));
+  shape.experts = sizes.experts;
+  shape.expert_ffn = sizes.expert_ffn;
+  shape.shared_ffn = sizes.shared_ffn;
   return shape;
 }
 
@@ -128,11 +138,17 @@ Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoin
   };
   manifest.topology = {size("tensor_model_parallel_size", "model_parallel_size"),
                        size("pipeline_model_parallel_size"), size("data_parallel_size"), 0};
-  if (size("expert_model_parallel_size") > 1)
-    return NotSupported("a mixture of experts, which cannot be read yet");
   const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
   CAIRN_ASSIGN_OR_RETURN(MegatronShape shape,
                          ReadMegatronArgs(*args, checkpoint_version, tied, options, manifest.model));
+  if (shape.experts > 0) {
+    // Ranks that share a sequence hold the same weights, as data parallel ranks do.
+    manifest.topology.dp *= std::min(size("context_parallel_size"), kMaxWorld / manifest.topology.world());
+    manifest.topology.ep = size("expert_model_parallel_size");
+    const int etp = size("expert_tensor_parallel_size", "tensor_model_parallel_size");
+    manifest.topology.etp = etp == manifest.topology.tp ? 0 : etp;
+    CAIRN_RETURN_IF_ERROR(Validate(manifest.topology).WithContext("its args"));
+  }
   if (options.vocab_size > 0)
     manifest.model["vocab_size"] = shape.vocab = static_cast<int64_t>(options.vocab_size);
   manifest.state = MegatronState(root);

@@ -25,7 +25,7 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
                                        const std::map<std::string, uint64_t>& shown = {});
 
 // Puts the model, state, step and topology that a checkpoint's top level describes into `manifest`, without
-// ZeRO. Errors: those of ReadMegatronArgs; NotSupported for a checkpoint without args, or with experts.
+// ZeRO. Errors: those of ReadMegatronArgs; NotSupported for a checkpoint without args.
 Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
                                            ReaderOptions& options, Manifest& manifest);
 

@@ -1,6 +1,7 @@
 // A slice holds its parameters in one of three ways. Query, key and value go group by group: the query heads
 // of the group, its key, its value (since checkpoint version 2); before, they were all queries, keys and
 // values of the rank (0), or the three of each element (1). Gate and up are two halves, each cut by itself.
+// The experts of a layer are one stack of such halves.
 // Any other module is one parameter, cut in rows or columns, and the rows of a vocabulary are padded.
 
 #include "convert/formats/megatron_model/megatron_modules.h"
@@ -19,10 +20,10 @@ const MegatronModule* FindModule(std::string_view stored) {
   return found == modules.end() ? nullptr : &*found;
 }
 
-Box Rows(const Dims& shape, uint64_t begin, uint64_t count) {
+Box Rows(const Dims& shape, uint64_t begin, uint64_t count, int dim = 0) {
   Box box = Box::Whole(shape);
-  box.offset[0] = begin;
-  box.extent[0] = count;
+  box.offset[dim] = begin;
+  box.extent[dim] = count;
   return box;
 }
 
@@ -38,6 +39,11 @@ Result<Share> ShareOf(std::string_view name, const MegatronParameter& parameter,
   for (const Cut& cut : whole.cuts)
     if (cut.dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
   whole = WithSlices(std::move(whole), slice, topology);
+  if (whole.of_experts && std::cmp_not_equal(whole.shape[0], shape.experts))
+    return Corrupt(
+        "{} holds {} of {} experts; a file of one expert parallel rank must be read with those of the "
+        "others",
+        name, whole.shape[0], shape.experts);
   CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, topology, rank));
   return Share{whole.shape, held.box};
 }
@@ -89,12 +95,13 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
 Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronParameter& parameter,
                                           const Dims& slice, const MegatronShape& shape,
                                           const Topology& topology, int rank) {
-  if (slice[0] % 2 != 0) return Corrupt("{} has no two halves", name);
-  const uint64_t half = slice[0] / 2;
-  CAIRN_ASSIGN_OR_RETURN(const Share held,
-                         ShareOf(name, parameter, 0, Rows(slice, 0, half).extent, shape, topology, rank));
-  return std::vector<SlicePart>{{{held.box, Rows(slice, 0, half)}, size_t{shape.gate_last}, held.whole},
-                                {{held.box, Rows(slice, half, half)}, size_t{!shape.gate_last}, held.whole}};
+  const int dim = parameter.module->gated_dim();
+  if (slice.rank() <= dim || slice[dim] % 2 != 0) return Corrupt("{} has no two halves", name);
+  const uint64_t half = slice[dim] / 2;
+  const Box gate = Rows(slice, 0, half, dim), up = Rows(slice, half, half, dim);
+  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(name, parameter, 0, gate.extent, shape, topology, rank));
+  return std::vector<SlicePart>{{{held.box, gate}, size_t{shape.gate_last}, held.whole},
+                                {{held.box, up}, size_t{!shape.gate_last}, held.whole}};
 }
 
 }  // namespace
@@ -137,6 +144,33 @@ std::span<const MegatronModule> MegatronModules() {
        "post_attention_norm"},
       {"mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}, 6, "mlp.linear_fc1", none, true},
       {"mlp.dense_4h_to_h", {"mlp.down"}, 7, "mlp.linear_fc2", none, true},
+      {"mlp.router", {"mlp.router"}, 6, "mlp.router"},
+      {.name = "mlp.router.expert",
+       .canonical = {"mlp.router_correction"},
+       .fused = "mlp.router.expert",
+       .weight = "bias"},
+      {"mlp.experts.experts.linear_fc1",
+       {"mlp.experts.gate", "mlp.experts.up"},
+       8,
+       "mlp.experts.experts.linear_fc1",
+       none,
+       true},
+      {"mlp.experts.experts.linear_fc2",
+       {"mlp.experts.down"},
+       9,
+       "mlp.experts.experts.linear_fc2",
+       none,
+       true},
+      {"mlp.shared_experts.linear_fc1",
+       {"mlp.shared.gate", "mlp.shared.up"},
+       10,
+       "mlp.shared_experts.linear_fc1",
+       none,
+       true},
+      {"mlp.shared_experts.linear_fc2", {"mlp.shared.down"}, 11, "mlp.shared_experts.linear_fc2", none, true},
+      {.name = "mlp.shared_experts.gate",
+       .canonical = {"mlp.shared_gate"},
+       .fused = "mlp.shared_experts.gate"},
       {"final_layernorm", {"final_norm"}, 2, "decoder.final_layernorm", none, false, "final_norm"},
       {"output_layer", {"output"}, 3, "output_layer", none, true, "lm_head"},
   };
@@ -148,7 +182,8 @@ MegatronParameter FindMegatronParameter(std::string_view stored) {
   if (end == stored.npos) return {};
   const std::string_view kind = stored.substr(end + 1);
   if (kind != "bias" && kind != "weight") return {};
-  return {FindModule(stored.substr(0, end)), kind == "bias"};
+  const MegatronModule* module = FindModule(stored.substr(0, end));
+  return {module, module && kind != module->weight};
 }
 
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,

@@ -28,11 +28,15 @@ struct MegatronModule {
   std::string_view fused = {};  // of a norm in the linear module after it: with Transformer Engine's layers
   bool linear = false;          // has an _extra_state in addition to its parameters
   std::string_view older = {};  // its name in Megatron-LM v1 to v2, or in an embedding's head
+  std::string_view weight = "weight";  // the end of its weight's name
 
   // "mlp.linear_fc1.layer_norm_weight"; with `local_spec`, Megatron-Core's own layers,
-  // "pre_mlp_layernorm.weight".
-  std::string CoreName(std::string_view kind, bool local_spec) const {
-    return local_spec || fused.empty() ? fmt::format("{}.{}", core, kind) : fmt::format("{}_{}", fused, kind);
+  // "pre_mlp_layernorm.weight". No linear module comes after a norm in front of a mixture.
+  std::string CoreName(bool bias, bool local_spec, bool mixture = false) const {
+    const std::string_view kind = bias ? "bias" : weight;
+    const bool apart = local_spec || (mixture && canonical[0] == "post_attention_norm");
+    return !core.empty() && (apart || fused.empty()) ? fmt::format("{}.{}", core, kind)
+                                                     : fmt::format("{}_{}", fused, kind);
   }
   // With Megatron-Core's own layers the norm before attention is the first module of its layer.
   int CoreOrder(bool local_spec) const {
@@ -43,6 +47,9 @@ struct MegatronModule {
   const CanonicalModule& cut_as() const { return *FindCanonicalModule(canonical[0]); }
   bool is_qkv() const { return canonical.size() == 3; }
   bool is_gate_up() const { return canonical.size() == 2; }
+  bool of_experts() const { return cut_as().of_experts(); }
+  // The dimension in which gate and up follow each other.
+  int gated_dim() const { return of_experts() ? 1 : 0; }
   bool is_vocabulary() const { return cut_as().is_vocabulary(); }
 };
 
@@ -74,6 +81,7 @@ struct MegatronShape : ModelShape {
   double qkv_version = 3;    // checkpoint_version
   bool half_layers = false;  // a HybridModel's: attention and MLP are separate layers, in turn
 
+  bool IsGated() const { return ModelShape::IsGated() || modules.Has("mlp.experts.gate"); }
   // The layer of the GPT that a stored layer belongs to.
   int LayerOf(int stored) const { return half_layers && IsInLayers(stored) ? stored / 2 : stored; }
 };

@@ -67,6 +67,19 @@ void AddRoundRobin(const PyValue& config, json& state) {
     state["round_robin_gradients"] = true;
 }
 
+// The state dicts of torch's optimizers, each in a wrapper or, of fp32, without one. The parameters of
+// experts have an optimizer of their own if they are spread over ranks; both are then under their numbers.
+std::vector<const PyValue*> OptimizersOf(const PyValue& optimizer) {
+  std::vector<const PyValue*> inner;
+  const PyValue* chained = EntryOf(&optimizer, 0);
+  for (int64_t i = 0; const PyValue* wrapped = chained ? EntryOf(&optimizer, i) : nullptr; ++i)
+    inner.push_back(wrapped);
+  if (inner.empty()) inner.push_back(&optimizer);
+  for (const PyValue*& wrapped : inner)
+    if (const PyValue* in = FindKind(*wrapped, "optimizer", PyKind::kDict)) wrapped = in;
+  return inner;
+}
+
 bool IsCount(const std::optional<double>& number) { return number && *number >= 0 && *number < 1e15; }
 
 void TakeStep(const json& groups, json& state) {
@@ -78,8 +91,12 @@ void TakeStep(const json& groups, json& state) {
 Status AddNumbersOfGroups(FileSystem& fs, const TorchFile& file, const PyValue& optimizer, json& state) {
   const auto groups = state.find("param_groups");
   if (groups == state.end()) return OkStatus();
-  for (size_t g = 0; g < groups->size(); ++g) {
-    const PyValue& group = *Find(optimizer, "param_groups")->items[g];
+  std::vector<const PyValue*> of_file;
+  for (const PyValue* inner : OptimizersOf(optimizer))
+    if (const PyValue* list = Find(*inner, "param_groups"))
+      of_file.insert(of_file.end(), list->items.begin(), list->items.end());
+  for (size_t g = 0; g < std::min(of_file.size(), groups->size()); ++g) {
+    const PyValue& group = *of_file[g];
     for (size_t i = 0; group.is(PyKind::kDict) && i + 1 < group.items.size(); i += 2) {
       if (!group.items[i + 1]->is(PyKind::kTensor)) continue;
       const std::string key = KeyText(*group.items[i]);
@@ -125,9 +142,8 @@ json MegatronState(const PyValue& root) {
   }
   if (const PyValue* shared = FindKind(root, "shared_params", PyKind::kDict)) AddSharedParams(*shared, state);
   const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
-  const PyValue* inner = optimizer ? Find(*optimizer, "optimizer") : nullptr;
-  if (!inner) inner = optimizer;  // of fp32
-  if (inner) AddParamGroups(*inner, state);
+  if (optimizer)
+    for (const PyValue* inner : OptimizersOf(*optimizer)) AddParamGroups(*inner, state);
   return state;
 }
 
@@ -135,16 +151,15 @@ void AddParamGroups(const PyValue& optimizer, json& state) {
   auto groups = ParamGroupsOf(Find(optimizer, "param_groups"));
   if (groups.empty()) return;
   TakeStep(groups, state);
-  state["param_groups"] = std::move(groups);
+  json& all = state["param_groups"];
+  for (json& group : groups) all.push_back(std::move(group));
 }
 
 Status AddNumbersInTensors(FileSystem& fs, const TorchFile& file, const PyValue& root, json& state) {
   const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
   if (!optimizer) return OkStatus();
-  const PyValue* inner = FindKind(*optimizer, "optimizer", PyKind::kDict);
-  if (!inner) inner = optimizer;  // of fp32
-  CAIRN_RETURN_IF_ERROR(AddNumbersOfGroups(fs, file, *inner, state));
-  if (const PyValue* states = FindKind(*inner, "state", PyKind::kDict)) {
+  CAIRN_RETURN_IF_ERROR(AddNumbersOfGroups(fs, file, *optimizer, state));
+  if (const PyValue* states = FindKind(*OptimizersOf(*optimizer)[0], "state", PyKind::kDict)) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, file, Find(*states, "common_step")));
     if (IsCount(step)) state["optimizer_step"] = static_cast<int64_t>(*step);
   }

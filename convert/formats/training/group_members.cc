@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "ckpt/model/canonical_modules.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
@@ -10,6 +11,7 @@ namespace {
 struct MegatronGroup {
   bool decay = true;
   bool decoupled = false;  // its learning rate
+  bool experts = false;    // of an optimizer of their own
   bool operator==(const MegatronGroup&) const = default;
 };
 
@@ -19,7 +21,8 @@ MegatronGroup FactsOf(const nlohmann::json& group) {
     return group.is_object() && group.contains(key) && group[key] == value;
   };
   return {.decay = !is("wd_mult", 0.0),
-          .decoupled = is("is_decoupled_lr", true) || is("default_config", false)};
+          .decoupled = is("is_decoupled_lr", true) || is("default_config", false),
+          .experts = is("is_expert_parallel", true)};
 }
 
 bool IsWordEmbeddingOrHead(const std::string& name) {
@@ -61,9 +64,13 @@ void PutMembersByMegatronsRule(const TensorTable& catalog, nlohmann::json& param
     return group.is_object() && group.contains("wd_mult");
   };
   if (facts.empty() || (facts.size() == 2 && std::ranges::none_of(param_groups, says))) return;
-  const bool decoupled = std::ranges::any_of(facts, &MegatronGroup::decoupled);
+  const bool decoupled = std::ranges::any_of(facts, &MegatronGroup::decoupled),
+             experts = std::ranges::any_of(facts, &MegatronGroup::experts);
   for (const ParameterSpec& spec : catalog.Parameters()) {
-    const MegatronGroup wanted{spec.is_matrix(), decoupled && IsWordEmbeddingOrHead(spec.name)};
+    const CanonicalModule* module = ModuleOfParameter(spec.name);
+    if (module && module->keeps_type) continue;  // a buffer
+    const MegatronGroup wanted{spec.is_matrix(), decoupled && IsWordEmbeddingOrHead(spec.name),
+                               experts && spec.of_experts};
     if (std::ranges::count(facts, wanted) == 1)
       members.Add(static_cast<size_t>(std::ranges::find(facts, wanted) - facts.begin()), spec.name);
     else

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ckpt/codec/cast.h"
+#include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
 namespace {
@@ -58,7 +59,7 @@ class Chooser {
           "for the optimizer; cairn strip takes the weights",
           spec.name);
     if (!weight) weight = std::exchange(master, std::nullopt);
-    const Dtype stored = catalog_.tensors[*weight].dtype, type = dtype_.value_or(stored);
+    const Dtype stored = catalog_.tensors[*weight].dtype, type = TypeOf(spec, stored);
     if (!master && stored == Dtype::kF32 && type != stored) master = weight;
     const bool from_master = master && type != stored;
     CAIRN_ASSIGN_OR_RETURN(parameter.weight, Add(from_master ? *master : *weight, Role::kWeight, type));
@@ -68,6 +69,11 @@ class Chooser {
     CAIRN_RETURN_IF_ERROR(AddStates(spec, parameter));
     chosen_.parameters.push_back(std::move(parameter));
     return OkStatus();
+  }
+
+  Dtype TypeOf(const ParameterSpec& spec, Dtype stored) const {
+    const CanonicalModule* module = ModuleOfParameter(spec.name);
+    return module && module->keeps_type ? stored : dtype_.value_or(stored);
   }
 
   // Adam's are the two moments together; one alone is another optimizer's.

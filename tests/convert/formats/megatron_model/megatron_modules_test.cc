@@ -28,14 +28,14 @@ TEST(MegatronModulesTest, FindsNamesOfOtherPrograms) {
   EXPECT_FALSE(FindMegatronParameter("position_embeddings.weight").module->is_vocabulary());
   EXPECT_EQ(FindMegatronParameter("self_attention.linear_qkv.layer_norm.weight").module->canonical[0],
             "input_norm");
-  EXPECT_EQ(FindMegatronParameter("mlp.router.weight").module, nullptr);
+  EXPECT_EQ(FindMegatronParameter("mlp.routers.weight").module, nullptr);
   EXPECT_EQ(FindMegatronParameter("").module, nullptr);
 }
 
 TEST(MegatronModulesTest, TransformerEngineHasNormsInsideLinearModules) {
   const auto names_of = [](const char* name) {
     const MegatronModule& module = *FindMegatronParameter(name).module;
-    return std::pair(module.CoreName("weight", /*local_spec=*/false), module.CoreName("weight", true));
+    return std::pair(module.CoreName(/*bias=*/false, /*local_spec=*/false), module.CoreName(false, true));
   };
   using Names = std::pair<std::string, std::string>;
   EXPECT_EQ(names_of("input_layernorm.weight"),

@@ -1,0 +1,135 @@
+#include "convert/formats/megatron_model/megatron_mixture.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ckpt/model/canonical_modules.h"
+#include "convert/formats/megatron_model/megatron_function.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxLayersListed = 1 << 16;
+
+constexpr std::string_view kChangingMixtures[] = {
+    "moe_apply_probs_on_input",        "moe_expert_capacity_factor",
+    "moe_expert_rank_capacity_factor", "moe_latent_size",
+    "moe_mlp_glu_interleave_size",     "moe_router_force_biased",
+    "moe_router_force_load_balancing", "moe_router_quantile_balancing_ema",
+    "moe_router_topk_limited_devices", "moe_shared_expert_glu_interleave_size"};
+
+json ArgumentOf(const json& args, const char* name) { return args.value(name, json()); }
+bool IsSet(const json& args, const char* name) { return !IsUnset(ArgumentOf(args, name)); }
+json Or(const json& value, json otherwise) { return value.is_null() ? std::move(otherwise) : value; }
+
+// The layers without a 1 in Megatron's pattern, or all but every N-th.
+json DenseLayers(const json& frequency, uint64_t layers) {
+  json dense = json::array();
+  for (uint64_t i = 0; i < std::min(layers, kMaxLayersListed); ++i) {
+    const bool listed = frequency.is_array() && (i >= frequency.size() || IsUnset(frequency[i]));
+    const bool counted = frequency.is_number_integer() && frequency > 0 && i % frequency.get<uint64_t>() != 0;
+    if (listed || counted) dense.push_back(i);
+  }
+  return dense;
+}
+
+// A group's score in Megatron is the sum of its topk / group_topk best experts. In DeepSeek-V2 it is the best
+// one, in V3 that of the two best.
+bool GroupsAreDeepSeeks(const json& topk, const json& group_topk, bool corrected) {
+  return topk.is_number_integer() && group_topk.is_number_integer() && group_topk > 0 &&
+         topk.get<int64_t>() / group_topk.get<int64_t>() == (corrected ? 2 : 1);
+}
+
+}  // namespace
+
+void ReadRouter(const json& args, json& facts) {
+  if (!facts.contains("num_experts")) return;
+  const json score = Or(ArgumentOf(args, "moe_router_score_function"), "softmax"),
+             topk = Or(ArgumentOf(args, "moe_router_topk"), 2),
+             group_topk = ArgumentOf(args, "moe_router_group_topk");
+  const bool sigmoid = score == "sigmoid", corrected = IsSet(args, "moe_router_enable_expert_bias"),
+             scores_all = sigmoid || IsSet(args, "moe_router_pre_softmax"), grouped = !IsUnset(group_topk);
+  facts["num_experts_per_token"] = topk;
+  facts["router_score"] = score;
+  facts["router_normalizes"] = sigmoid ? topk != 1 : !scores_all;
+  facts["router_method"] = corrected ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
+  if (const json scale = ArgumentOf(args, "moe_router_topk_scaling_factor"); !IsUnset(scale))
+    facts["router_scale"] = scale;
+  if (grouped) {
+    facts["router_groups"] = ArgumentOf(args, "moe_router_num_groups");
+    facts["router_groups_per_token"] = group_topk;
+    if (!scores_all || !GroupsAreDeepSeeks(topk, group_topk, corrected))
+      facts["other"]["args.moe_router_group_topk"] = group_topk;
+  }
+  const json balancing = ArgumentOf(args, "moe_router_load_balancing_type");
+  if (balancing == "sinkhorn" || balancing == json::array({"sinkhorn"}))
+    facts["other"]["args.moe_router_load_balancing_type"] = balancing;
+  json dense = DenseLayers(ArgumentOf(args, "moe_layer_freq"), facts.value("num_layers", uint64_t{0}));
+  if (dense.empty())
+    facts.erase("ffn_hidden_size");  // no layer has this width
+  else
+    facts["dense_layers"] = std::move(dense);
+}
+
+void AddRouterArguments(const json& function, json& args) {
+  if (function["num_experts"].is_null()) return;
+  const json& scale = function["router_scale"];
+  args["moe_router_topk"] = function["num_experts_per_token"];
+  args["moe_router_score_function"] = function["router_score"];
+  args["moe_router_pre_softmax"] =
+      function["router_score"] == "softmax" && function["router_normalizes"] == false;
+  args["moe_router_topk_scaling_factor"] = scale == 1 ? json() : scale;
+  args["moe_router_num_groups"] = function["router_groups"];
+  args["moe_router_group_topk"] = function["router_groups_per_token"];
+  args["moe_router_enable_expert_bias"] = function["router_method"] == "noaux_tc";
+  args["moe_layer_freq"] = 1;
+  const json& dense = function["dense_layers"];
+  if (dense.empty()) return;
+  json mixtures = json::array();
+  const uint64_t layers = std::min(args.value("num_layers", uint64_t{0}), kMaxLayersListed);
+  for (uint64_t i = 0; i < layers; ++i)
+    mixtures.push_back(std::ranges::find(dense, json(i)) == dense.end() ? 1 : 0);
+  args["moe_layer_freq"] = std::move(mixtures);
+}
+
+bool ChangesMixtures(std::string_view argument) {
+  return std::ranges::find(kChangingMixtures, argument) != std::end(kChangingMixtures);
+}
+
+DecoderModules WithExperts(const DecoderModules& dense, const json& args, const json& facts) {
+  const bool gated = dense.Has("mlp.gate"), biased = dense.HasBias("mlp.down");
+  std::vector<std::string_view> of_mixture = {"mlp.router", "mlp.experts.up", "mlp.experts.down"}, unbiased;
+  if (gated) of_mixture.push_back("mlp.experts.gate");
+  if (IsSet(args, "moe_router_enable_expert_bias")) unbiased.push_back("mlp.router_correction");
+  if (facts.contains("shared_expert_ffn_hidden_size")) {
+    unbiased.insert(unbiased.end(), {"mlp.shared.up", "mlp.shared.down"});
+    if (gated) unbiased.push_back("mlp.shared.gate");
+    if (IsSet(args, "moe_shared_expert_gate")) unbiased.push_back("mlp.shared_gate");
+  }
+  std::set<std::string> names;
+  const auto add = [&](const CanonicalModule& module, bool weight, bool bias, int layer) {
+    if (weight) names.insert(SpecOf(module, false, layer, {}).name);
+    if (bias) names.insert(SpecOf(module, true, layer, {}).name);
+  };
+  const json except = facts.value("dense_layers", json::array());
+  const uint64_t layers = except.empty() ? 1 : facts.value("num_layers", uint64_t{1});
+  for (uint64_t i = 0; i < std::min(layers, kMaxLayersListed); ++i) {
+    const bool mixture = std::ranges::find(except, json(i)) == except.end();
+    const int layer = static_cast<int>(i);
+    for (const CanonicalModule& module : CanonicalModules()) {
+      const ModuleSet& set = module.place == 0 ? dense.layer(0) : dense.outside();
+      if (!mixture || !module.name.starts_with("mlp."))
+        add(module, set.Has(module, false), set.Has(module, true), layer);
+    }
+    if (!mixture) continue;
+    for (const std::string_view name : of_mixture) add(*FindCanonicalModule(name), true, biased, layer);
+    for (const std::string_view name : unbiased) add(*FindCanonicalModule(name), true, false, layer);
+  }
+  return DecoderModules::Among({names.begin(), names.end()});
+}
+
+}  // namespace cairn

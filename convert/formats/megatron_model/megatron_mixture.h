@@ -1,0 +1,28 @@
+// Mixtures of experts in Megatron-Core's arguments: their router, and the layers that are mixtures, in both
+// directions. A mixture is a model whose facts have num_experts.
+//
+// Source: megatron-core 0.16.1, transformer/moe/moe_utils.py, router.py; models/gpt/gpt_layer_specs.py.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "ckpt/model/decoder_modules.h"
+
+namespace cairn {
+
+// Sets the fields of the router's function and dense_layers, if `facts` is a mixture's. Settings that no
+// field expresses go into "other".
+void ReadRouter(const nlohmann::json& args, nlohmann::json& facts);
+
+// The inverse. `function` is of FunctionOf(); `args` has the sizes.
+void AddRouterArguments(const nlohmann::json& function, nlohmann::json& args);
+
+// True for an argument that changes the function of a mixture only; in a dense model it is harmless.
+bool ChangesMixtures(std::string_view argument);
+
+// The modules of `dense`, with experts instead of the MLP in the layers that are mixtures.
+DecoderModules WithExperts(const DecoderModules& dense, const nlohmann::json& args,
+                           const nlohmann::json& facts);
+
+}  // namespace cairn

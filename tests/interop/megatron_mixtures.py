@@ -1,0 +1,231 @@
+"""Megatron-Core trains mixtures of experts on the CPU, saves them as torch_dist, and takes them from one.
+
+    megatron_mixtures.py DIR JSON
+
+JSON: {NAME: {"world": 2, "tp": 1, "pp": 1, "ep": 2, "etp": 1, "freq": 1 or a list, "batches": FILE, "load": DIRECTORY, ...}}.
+Without "load" a model is trained for "done" iterations and saved in DIR/NAME/iter_000000N. With it every key of the checkpoint and
+no other is loaded. Then DIR/NAME-losses.json has the losses of the other iterations, and DIR/NAME-known-RANK.pt each parameter of
+the rank before these, {role: {name: (tensor, cut dimension)}}, with where the rank sits. "keys": "te" saves the names of norms
+that Transformer Engine's layers have.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+
+import megatron_trainer as trainer
+import megatron_writer as writer
+import torch
+from megatron.core import dist_checkpointing, optimizer, parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.optimizer import distrib_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.moe import moe_utils
+
+moe_utils.te_general_gemm = None
+
+SIZES = dict(num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=56, kv_channels=8)
+# What Megatron-LM passes from its arguments to TransformerConfig, under other names or the same.
+OF_MIXTURES = ("moe_ffn_hidden_size", "moe_router_topk", "moe_router_pre_softmax", "moe_router_score_function",
+               "moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk", "moe_router_enable_expert_bias",
+               "moe_shared_expert_intermediate_size", "moe_shared_expert_gate", "moe_layer_freq")
+
+
+def arguments_of(spec):
+    """As Megatron-LM's training has them."""
+    mixture = dict(num_experts=4, moe_ffn_hidden_size=24, moe_router_topk=2, moe_layer_freq=1, moe_router_pre_softmax=False,
+                   moe_router_score_function="softmax", moe_router_topk_scaling_factor=None, moe_router_num_groups=None,
+                   moe_router_group_topk=None, moe_router_enable_expert_bias=False, moe_shared_expert_intermediate_size=None,
+                   moe_shared_expert_gate=False, moe_router_load_balancing_type="none", moe_grouped_gemm=True)
+    return argparse.Namespace(
+        **SIZES, **mixture | spec.get("mixture", {}), group_query_attention=True, padded_vocab_size=64, vocab_size=61,
+        make_vocab_size_divisible_by=8, max_position_embeddings=16, norm_epsilon=1e-5, swiglu=True, normalization="RMSNorm",
+        add_bias_linear=False, add_qkv_bias=spec.get("qkv_bias", False), qk_layernorm=spec.get("qk_norm", False),
+        position_embedding_type="rope", rotary_base=10000, untie_embeddings_and_output_weights=True,
+        tensor_model_parallel_size=spec["tp"], pipeline_model_parallel_size=spec["pp"], expert_model_parallel_size=spec["ep"],
+        expert_tensor_parallel_size=spec["etp"], transformer_impl="transformer_engine", bf16=True,
+        use_distributed_optimizer=spec.get("zero", 1) == 1, consumed_train_samples=8 * spec["done"])
+
+
+def build(rank, spec, args, port):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(spec["world"]), MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=spec["world"])
+    parallel_state.initialize_model_parallel(
+        args.tensor_model_parallel_size, args.pipeline_model_parallel_size,
+        expert_model_parallel_size=args.expert_model_parallel_size, expert_tensor_parallel_size=args.expert_tensor_parallel_size)
+    torch.manual_seed(7)
+    config = TransformerConfig(
+        **SIZES, num_moe_experts=args.num_experts, **{name: getattr(args, name) for name in OF_MIXTURES},
+        add_qkv_bias=args.add_qkv_bias, qk_layernorm=args.qk_layernorm, moe_router_load_balancing_type="none",
+        tensor_model_parallel_size=args.tensor_model_parallel_size, pipeline_model_parallel_size=args.pipeline_model_parallel_size,
+        expert_model_parallel_size=args.expert_model_parallel_size, expert_tensor_parallel_size=args.expert_tensor_parallel_size,
+        sequence_parallel=args.tensor_model_parallel_size > 1, moe_token_dispatcher_type="allgather",
+        use_cpu_initialization=True, gated_linear_unit=True, add_bias_linear=False, normalization="RMSNorm", bf16=True,
+        params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, gradient_accumulation_fusion=False,
+        activation_func=torch.nn.functional.silu, hidden_dropout=0.0, attention_dropout=0.0, bias_activation_fusion=False)
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False)
+    for layer in block.layer_specs:
+        if spec.get("keys") == "te":  # this is what every GPU run writes
+            mixture = "MoELayer" in str(layer.submodules.mlp.module)
+            layer.submodules.sharded_state_dict_keys_map = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"} | (
+                {} if mixture else {"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"})
+    return GPTModel(config, block, vocab_size=args.padded_vocab_size, max_sequence_length=16,
+                    pre_process=parallel_state.is_pipeline_first_stage(),
+                    post_process=parallel_state.is_pipeline_last_stage(), share_embeddings_and_output_weights=False,
+                    position_embedding_type="rope").to(torch.bfloat16)
+
+
+def optimizer_of(model, distributed):
+    optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = trainer.FusedAdam, False
+    distrib_optimizer.Adam = trainer.FusedAdam
+    distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
+    buffers = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
+    ddp = DistributedDataParallel(model.config, buffers, model)
+    config = optimizer.OptimizerConfig(optimizer="adam", lr=0.02, min_lr=0.002, params_dtype=torch.bfloat16, bf16=True,
+                                       use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0)
+    return ddp, optimizer.get_megatron_optimizer(config, [ddp])
+
+
+class Training:
+    def __init__(self, ddp, chain, batches):
+        self.ddp, self.chain, self.batches, self.done = ddp, chain, batches, 0
+        ddp.module.config.finalize_model_grads_func = finalize_model_grads
+        self.schedule = OptimizerParamScheduler(
+            chain, init_lr=0.0, max_lr=0.02, min_lr=0.002, lr_warmup_steps=8, lr_decay_steps=400, lr_decay_style="linear",
+            start_wd=0.1, end_wd=0.1, wd_incr_steps=400, wd_incr_style="constant", use_checkpoint_opt_param_scheduler=False,
+            override_opt_param_scheduler=False)
+
+    def forward(self, batches, model):
+        samples = next(batches)
+        positions = torch.arange(samples.shape[1] - 1)
+        mask = (positions[:, None] < positions)[None, None]
+        output = model(samples[:, :-1], positions[None], mask, labels=samples[:, 1:])
+        return output, lambda losses: (losses.float().mean(), {"loss": losses.float().mean().detach()})
+
+    def iteration(self):
+        data = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        samples = self.batches[self.done].chunk(data[0])[data[1]]
+        self.ddp.zero_grad_buffer()
+        self.chain.zero_grad()
+        losses = get_forward_backward_func()(
+            forward_step_func=self.forward, data_iterator=iter([samples]), model=self.ddp, num_microbatches=1,
+            seq_length=samples.shape[1] - 1, micro_batch_size=len(samples), forward_only=False)
+        updated, _, _ = self.chain.step()
+        assert updated
+        self.schedule.step(increment=self.batches.shape[1])
+        self.done += 1
+        total = losses[0]["loss"] if losses else torch.zeros(())
+        torch.distributed.all_reduce(total)
+        return total.item() / (torch.distributed.get_world_size() / parallel_state.get_pipeline_model_parallel_world_size())
+
+
+def states_of(ddp, chain):
+    """{role: {name: (tensor, the dimension that the rank's slice is of)}}"""
+    found = {"weight": {name: p.detach().clone() for name, p in ddp.module.named_parameters()}}
+    found["weight"] |= {name: b.detach().clone() for name, b in ddp.module.named_buffers() if name.endswith("expert_bias")}
+    for chosen in chain.chained_optimizers:
+        for name, states in gathered(ddp.module, chosen).items():
+            for role, value in states.items():
+                found.setdefault(role, {})[name] = value
+    return found
+
+
+def gathered(model, chosen):
+    if isinstance(chosen, distrib_optimizer.DistributedOptimizer):
+        return trainer.gathered(OnlyOf(model, chosen), chosen)
+    mains = {id(p.main_param): (name, p.main_param) for name, p in model.named_parameters()}
+    found = {}
+    for group in chosen.optimizer.param_groups:
+        for p in group["params"]:
+            name, main = mains[id(p)]
+            found[name] = {"master": main.detach()} | {kind: chosen.optimizer.state[p][kind] for kind in ("exp_avg", "exp_avg_sq")}
+    return found
+
+
+class OnlyOf:
+    """The parameters of a model that one of two optimizers has."""
+
+    def __init__(self, model, chosen):
+        self.named = [(name, p) for name, p in model.named_parameters()
+                      if any(p in mapped for mapped in (ranges["param_map"] if False else ranges
+                                                        for ranges in [chosen.model_param_group_index_map]))]
+
+    def named_parameters(self):
+        return self.named
+
+
+def known(ddp, chain, spec, rank, out):
+    cut = {name: getattr(p, "partition_dim", -1) if getattr(p, "tensor_model_parallel", False) or not getattr(p, "allreduce", True)
+           else -1 for name, p in ddp.module.named_parameters()}
+    stage, layers = parallel_state.get_pipeline_model_parallel_rank(), len(ddp.module.decoder.layers)
+    torch.save({"tp": parallel_state.get_tensor_model_parallel_rank(), "ep": parallel_state.get_expert_model_parallel_rank(),
+                "etp": parallel_state.get_expert_tensor_parallel_rank(), "first_layer": stage * layers, "cut": cut,
+                "states": states_of(ddp, chain)}, f"{out}-known-{rank}.pt")
+
+
+def metadata_of(spec):
+    return trainer.metadata_of({"zero": 1} | spec)
+
+
+def sharded(model, chain, metadata, is_loading):
+    metadata = metadata | {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
+    state = model.sharded_state_dict(metadata=metadata)
+    return {"model": state, "optimizer": chain.sharded_state_dict(state, is_loading=is_loading, metadata=metadata)}
+
+
+def save(rank, model, training, spec, args, out):
+    directory = os.path.join(out, f"iter_{spec['done']:07}")
+    if rank == 0:
+        os.makedirs(directory)
+        with open(os.path.join(out, "latest_checkpointed_iteration.txt"), "w") as file:
+            file.write(str(spec["done"]))
+    torch.distributed.barrier()
+    common = {"args": args, "checkpoint_version": 3.0, "iteration": spec["done"],
+              "opt_param_scheduler": training.schedule.state_dict()}
+    dist_checkpointing.save(sharded(model, training.chain, metadata_of(spec), False) | common, directory, ("torch_dist", 1),
+                            content_metadata=metadata_of(spec))
+
+
+def load(model, training, spec):
+    common = dist_checkpointing.load_common_state_dict(spec["load"])
+    metadata = dist_checkpointing.load_content_metadata(preloaded_state_dict=common)
+    assert metadata == metadata_of(spec), metadata
+    state, missing, unexpected = dist_checkpointing.load(sharded(model, training.chain, metadata, True), spec["load"],
+                                                         strict="return_all")
+    missing = {key for key in missing if not key.split("/")[0].endswith("._extra_state")}  # of Transformer Engine's modules
+    assert not unexpected and not missing, (missing, unexpected)
+    model.load_state_dict(state["model"], strict=True)
+    training.chain.load_state_dict(state["optimizer"])
+    training.schedule.load_state_dict(state["opt_param_scheduler"])
+    training.done = spec["done"]
+
+
+def work(rank, spec, out, port):
+    args = arguments_of(spec)
+    model = build(rank, spec, args, port)
+    trainer.OnCpu().__enter__()
+    ddp, chain = optimizer_of(model, spec.get("zero", 1) == 1)
+    with open(spec["batches"]) as file:
+        training = Training(ddp, chain, torch.tensor(json.load(file)))
+    if "load" in spec:
+        load(model, training, spec)
+    else:
+        for _ in range(spec["done"]):
+            training.iteration()
+        save(rank, model, training, spec, args, out)
+    known(ddp, chain, spec, rank, out)
+    losses = [training.iteration() for _ in range(len(training.batches) - spec["done"])]
+    if rank == 0:
+        with open(f"{out}-losses.json", "w") as file:
+            json.dump(losses, file)
+    torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        writer.main(work)
