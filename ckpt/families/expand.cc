@@ -184,18 +184,12 @@ Result<ExpandedModel> Expand(const Architecture& architecture, const json& model
 }
 
 Result<DecoderModules> ModulesOf(const Architecture& architecture, json model) {
-  for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
-                           "head_dim", "ffn_hidden_size", "vocab_size", "max_position_embeddings",
+  if (model.value("dense_layers", json()).empty()) model["num_layers"] = 1;  // all layers are alike
+  for (const char* size : {"hidden_size", "num_attention_heads", "vocab_size"}) model[size] = 1;
+  for (const char* size : {"num_key_value_heads", "head_dim", "ffn_hidden_size", "max_position_embeddings",
                            "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "num_experts",
-                           "moe_ffn_hidden_size", "shared_expert_ffn_hidden_size"}) {
-    const bool layers_differ =
-        size == std::string_view("num_layers") && !model.value("dense_layers", json()).empty();
-    const json of_model = model.value(size, json());
-    const bool is_optional =
-        std::string_view(size).ends_with("experts") || std::string_view(size).ends_with("rank");
-    if (!layers_differ && !(is_optional && of_model.is_null()))
-      model[size] = 1;  // a layer is enough to see the modules
-  }
+                           "moe_ffn_hidden_size", "shared_expert_ffn_hidden_size"})
+    if (!model.value(size, json()).is_null()) model[size] = 1;
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
   std::set<std::string_view> names;
   for (const ParameterSpec& spec : expanded.parameters) names.insert(spec.name);
