@@ -100,7 +100,7 @@ class DcpTest(Case):
             self.assertFalse(os.path.exists(self.path("dry")))
 
 
-MORE = 10
+MORE = 4
 PIPE = {"engine": "pipe", "config": FP32_GRADS | {"gradient_accumulation_steps": 2}}
 ROBIN = ZERO | {"zero_optimization": {"stage": 2, "round_robin_gradients": True}}
 TRAINED = {
@@ -133,7 +133,7 @@ def stage(number, universal=False):
 
 
 class DeepSpeedTest(Case):
-    """(how it is written, which training loads it). Losses and states of ten more steps are those of the training that
+    """(how it is written, which training loads it). Losses and states of the next steps are those of the training that
     was never converted, bit for bit."""
     PLAIN = {
         "zero2_wider": (["--to", "megatron-deepspeed", "--zero", "2", "--dp", "4"], {"world": 4, "config": stage(2)}),
