@@ -12,6 +12,7 @@
 #include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/long_form.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
@@ -98,7 +99,8 @@ TEST_P(ExportTest, RandomTopologiesRoundTrip) {
   const System* format = FindSystem(GetParam().format);
   ASSERT_NE(format, nullptr);
   std::mt19937 random(11);
-  for (int round = 0; round < 50; ++round) {
+  const int rounds = IsLongForm() ? 500 : 10;
+  for (int round = 0; round < rounds; ++round) {
     const TinyGpt model{.layers = 1 + static_cast<int>(random() % 4),
                         .vocab = 30 + random() % 40,
                         .tied = random() % 2 == 0,
