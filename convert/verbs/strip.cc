@@ -48,10 +48,8 @@ Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
   std::set<uint32_t> kept;  // tensors of the source
   for (const ForeignTensor& tensor : plan.model.tensors) {
     bool keep = MatchesAnyOf(options.keep_fp32, tensor.name, used);
-    for (const ForeignPart& part : tensor.parts) {
-      const CanonicalModule* module = ModuleOfParameter(part.parameter);
-      keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used) || (module && module->keeps_type);
-    }
+    for (const ForeignPart& part : tensor.parts)
+      keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used);
     for (const ForeignPart& part : tensor.parts)
       if (keep) kept.insert(weight_of.at(part.parameter)->source);
   }
@@ -102,7 +100,10 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
     if (!tensor.ok()) tensor = lookup.Find(spec.name, second);
     if (!tensor.ok()) return tensor.status();
     const Dtype stored = catalog.tensors[*tensor].dtype;
-    plan.weights.push_back({*tensor, {spec, Role::kWeight, TypeOf(stored, options.dtype.value_or(stored))}});
+    const CanonicalModule* module = ModuleOfParameter(spec.name);
+    const bool keeps_type = !options.dtype || (module && module->keeps_type);
+    plan.weights.push_back(
+        {*tensor, {spec, Role::kWeight, keeps_type ? stored : TypeOf(stored, *options.dtype)}});
   }
   plan.parameters = plan.weights.size();
   if (options.format->every_name)

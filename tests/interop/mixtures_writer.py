@@ -5,6 +5,7 @@
 Writes DIR/NAME, which has the names of transformers 5 in memory, and DIR/NAME.pt of the same state, for each of TRAINED.
 """
 
+import copy
 import sys
 
 import torch
@@ -51,7 +52,7 @@ TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v
 
 def make_mixture(config, dtype=torch.float32):
     """With random corrections of the router's choice, too, which are buffers."""
-    model = make(config, dtype)
+    model = make(copy.deepcopy(config), dtype)  # which gets the dtype
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_(torch.randn(buffer.shape) / 4)

@@ -14,7 +14,6 @@ import torch.distributed.checkpoint as dcp
 from mixtures_writer import EXPERTS, HIDDEN, MODELS, TRAINED, WIDTH, make_mixture
 from safetensors.torch import load_file, save_file
 from test_huggingface import TransformersTest, bits, logits, tensors
-from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
@@ -56,7 +55,7 @@ class ReleasesTest(TransformersTest):
         self.assertTrue(torch.equal(logits(source), logits(back)))
 
     def check_release_of_each_mesh(self, name):
-        model = make_mixture(MODELS[name], torch.bfloat16 if name in ("mixtral", "glm4_moe") else torch.float32)
+        model = make_mixture(MODELS[name], torch.bfloat16 if name in ("mixtral", "glm4_moe", "deepseek_v3") else torch.float32)
         source = self.save("source", model, max_shard_size="20KB")
         self.assertGreater(len(list(source.glob("*.safetensors"))), 3)
         self.cairn("convert", source, "native", "--to", "native", *flags(MESHES[0]))
@@ -67,7 +66,7 @@ class ReleasesTest(TransformersTest):
             run = f"run{number}"
             (step,) = (self.dir / run).glob("step-*")
             stored = json.loads((step / "manifest.json").read_text())["topology"]
-            if "--ep" in flags(mesh): self.assertEqual({axis: stored.get(axis, 1 if axis == "ep" else mesh["tp"]) for axis in mesh}, mesh)
+            self.assertEqual({axis: stored.get(axis, 1 if axis == "ep" else mesh["tp"]) for axis in mesh}, mesh)
         self.assertEqual(self.json("fingerprint", source), self.json("fingerprint", run))
         self.cairn("diff", source, run)
         self.cairn("convert", run, "back", "--to", "hf", "--max-shard-size", "20KB")
@@ -140,7 +139,7 @@ class TrainingsTest(TransformersTest):
 
     def check_training(self, name):
         state = torch.load(self.trained / f"{name}.pt")
-        model = AutoModelForCausalLM.from_config(MODELS[name])
+        model = make_mixture(MODELS[name])
         model.load_state_dict(state["model"])
         directory, source, config = self.trained / name, self.save("source", model), self.dir / "source" / "config.json"
         stored = {"weight": tensors(source)}
@@ -151,10 +150,11 @@ class TrainingsTest(TransformersTest):
         self.cairn("verify", "other", "--values")
         self.cairn("diff", directory, "other", "--config", config)
         unfused = self.save_unfused(stored, state["optim"])
+        self.cairn("convert", "other", "dcp", "--to", "dcp")
         for role, parameters in stored.items():
             for trained in (directory, unfused):
                 self.check_values(trained, role, parameters, config=config)
-            for run in ("native", "other"):
+            for run in ("native", "other", "dcp"):
                 self.check_values(run, role, parameters)
         for run, more in (("other", ()), (directory, ("--config", config)), (unfused, ("--config", config))):
             release = self.dir / f"{pathlib.Path(run).name}-release"
@@ -172,10 +172,10 @@ class RefusedTest(TransformersTest):
         self.config = json.loads((self.source / "config.json").read_text())
         self.weights = tensors(self.source)
 
-    def refused(self, says, weights=None, more=(), source=None, mesh={"ep": 2, "dp": 2}, **changed):
+    def refused(self, says, weights=None, more=(), source=None, **changed):
         save_file(weights or self.weights, self.source / "model.safetensors", {"format": "pt"})
         (self.source / "config.json").write_text(json.dumps(self.config | changed))
-        for target in (("native", *flags(mesh)), ("hf",)):
+        for target in (("native", *flags({"ep": 2, "dp": 2})), ("hf",)):
             done = self.cairn("convert", source or self.source, "out", "--to", *target, *more, code=2, says=says)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertFalse((self.dir / "out").exists())
@@ -232,6 +232,22 @@ class RefusedTest(TransformersTest):
         dcp.save({"model": half}, checkpoint_id=self.dir / "dcp", no_dist=True)
         self.refused([f"this file holds {EXPERTS // 2} of {EXPERTS} experts", "mlp.experts.gate_up_proj"],
                      source=self.dir / "dcp", more=("--config", self.dir / "source"))
+
+    def test_the_type_of_an_expert_differs(self):
+        name = "model.layers.2.mlp.experts.7.up_proj.weight"
+        self.refused([name, "type"], self.weights | {name: self.weights[name].bfloat16()})
+
+    def test_layers_of_multi_token_prediction(self):
+        """Releases of GLM-4.5 and DeepSeek-V3 have them; transformers neither loads nor saves them."""
+        whole = self.save("glm", make_mixture(MODELS["glm4_moe"]))
+        weights = tensors(whole)
+        more = {name.replace(".2.", ".3.", 1): tensor + 1 for name, tensor in weights.items() if ".layers.2." in name}
+        source = self.save("with", make_mixture(MODELS["glm4_moe"]))
+        save_file(weights | more | {"model.layers.3.enorm.weight": torch.ones(HIDDEN)}, source / "model.safetensors", {"format": "pt"})
+        self.refused(["no place", "model.layers.3."], source=source)
+        self.cairn("convert", source, "native", "--to", "native", "--allow", "model.layers.3.*", *flags({"ep": 2, "dp": 2}))
+        self.cairn("convert", "native", "without", "--to", "hf")
+        self.check_equal(whole, self.dir / "without")
 
     def test_windows_in_some_layers_of_qwen2(self):
         source = self.save("windows", make_mixture(MODELS["qwen2_moe"]))
