@@ -1,4 +1,8 @@
-"""The same training on different topologies: equal losses in fp32, and learning in bf16 and fp16."""
+"""The same training on different topologies: equal losses in fp32, and learning in bf16 and fp16.
+
+tests/runtime/mpi_training.cc compares more of them with another implementation, on up to 4 ranks. Here are 8 ranks, layers
+that do not divide by the stages, and the flags.
+"""
 
 import json
 import os
@@ -45,7 +49,6 @@ class Topologies(unittest.TestCase):
         self.assertLess(self.reference[-1]["loss"], self.reference[0]["loss"] - 0.5)
 
     def test_tensor_parallel(self):
-        self.check(2, 1, 1)
         self.check(2, 1, 1, flags=("--checkpoint-activations",))
 
     def test_pipeline(self):
@@ -53,27 +56,22 @@ class Topologies(unittest.TestCase):
         self.check(1, 3, 1, 1, flags=("--recompute-granularity", "full"))
 
     def test_data_parallel(self):
-        self.check(1, 1, 2)
-        self.check(1, 1, 2, 1, flags=("--checkpoint-activations",))
-        self.check(1, 1, 2, 1, flags=("--reduce-bucket-size", "1000"))
         self.check(1, 1, 2, 0, flags=("--reduce-bucket-size", "1000"))
+        self.check(1, 1, 2, 1, flags=("--reduce-bucket-size", "1000", "--checkpoint-activations"))
         self.check(1, 1, 2, 2)
         self.check(1, 1, 2, 3, flags=("--checkpoint-activations",))
 
     def test_weights_in_tiles(self):
         tiles = ("--memory-centric-tiled-linear", "--tile-factor", "3")
-        self.check(1, 1, 2, 3, flags=tiles)
         self.check(2, 1, 2, 3, flags=("--checkpoint-activations", *tiles))
         self.check(1, 1, 1, 0, flags=tiles)
 
     def test_tensor_parallel_in_a_pipeline(self):
-        self.check(2, 2, 1, 1)
-        self.check(2, 2, 1, flags=("--checkpoint-activations",))
+        self.check(2, 2, 1, 1, flags=("--checkpoint-activations",))
 
     def test_all_three_at_once(self):
-        for zero in (0, 1):
-            self.check(2, 2, 2, zero)
-            self.check(2, 2, 2, zero, flags=("--checkpoint-activations",))
+        self.check(2, 2, 2, 0, flags=("--checkpoint-activations",))
+        self.check(2, 2, 2, 1)
 
     def test_the_zero_stage_may_change_at_each_resume(self):
         small = ("--stage3-param-persistence-threshold", "100", "--stage3-max-reuse-distance", "0",
@@ -152,7 +150,7 @@ class Schedules(Case):
 
 class Precision(unittest.TestCase):
     def learns(self, *flags):
-        rows = train((1, 2, 2, 1), "--train-iters", str(STEPS), *flags)
+        rows = train((1, 1, 2, 1), "--train-iters", str(STEPS), *flags)
         self.assertLess(rows[-1]["loss"], rows[0]["loss"] - 0.5)
         return rows
 
