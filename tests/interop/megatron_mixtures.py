@@ -24,10 +24,20 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.optimizer import distrib_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer import TransformerConfig, torch_norm
 from megatron.core.transformer.moe import moe_utils
 
 moe_utils.te_general_gemm = None
+
+
+def norm_of_sequences(config, hidden_size, eps):
+    """Megatron's own asserts that sequences are not parallel, which a mixture asks for if TP > 1."""
+    norm = torch.nn.RMSNorm(hidden_size, eps)
+    norm.weight.sequence_parallel = config.sequence_parallel
+    return norm
+
+
+torch_norm.WrappedTorchNorm.__new__ = lambda cls, config, hidden_size, eps=1e-5, **_: norm_of_sequences(config, hidden_size, eps)
 
 SIZES = dict(num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=56, kv_channels=8)
 # What Megatron-LM passes from its arguments to TransformerConfig, under other names or the same.
@@ -49,7 +59,8 @@ def arguments_of(spec):
         position_embedding_type="rope", rotary_base=10000, untie_embeddings_and_output_weights=True,
         tensor_model_parallel_size=spec["tp"], pipeline_model_parallel_size=spec["pp"], expert_model_parallel_size=spec["ep"],
         expert_tensor_parallel_size=spec["etp"], transformer_impl="transformer_engine", bf16=True,
-        use_distributed_optimizer=spec.get("zero", 1) == 1, consumed_train_samples=8 * spec["done"])
+        use_distributed_optimizer=spec.get("zero", 1) == 1, consumed_train_samples=8 * spec["done"],
+        data_parallel_size=spec["world"] // spec["tp"] // spec["pp"], context_parallel_size=1)
 
 
 def build(rank, spec, args, port):
@@ -151,9 +162,7 @@ class OnlyOf:
     """The parameters of a model that one of two optimizers has."""
 
     def __init__(self, model, chosen):
-        self.named = [(name, p) for name, p in model.named_parameters()
-                      if any(p in mapped for mapped in (ranges["param_map"] if False else ranges
-                                                        for ranges in [chosen.model_param_group_index_map]))]
+        self.named = [(name, p) for name, p in model.named_parameters() if p in chosen.model_param_group_index_map]
 
     def named_parameters(self):
         return self.named

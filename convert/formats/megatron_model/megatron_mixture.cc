@@ -110,10 +110,11 @@ DecoderModules WithExperts(const DecoderModules& dense, const json& args, const 
     if (gated) unbiased.push_back("mlp.shared.gate");
     if (IsSet(args, "moe_shared_expert_gate")) unbiased.push_back("mlp.shared_gate");
   }
+  const ModelShape any{.hidden = 1, .heads = 1};  // only names are asked for
   std::set<std::string> names;
   const auto add = [&](const CanonicalModule& module, bool weight, bool bias, int layer) {
-    if (weight) names.insert(SpecOf(module, false, layer, {}).name);
-    if (bias) names.insert(SpecOf(module, true, layer, {}).name);
+    if (weight) names.insert(SpecOf(module, false, layer, any).name);
+    if (bias) names.insert(SpecOf(module, true, layer, any).name);
   };
   const json except = facts.value("dense_layers", json::array());
   const uint64_t layers = except.empty() ? 1 : facts.value("num_layers", uint64_t{1});
