@@ -55,6 +55,7 @@ constexpr System kSystems[] = {
      .writes =
          "Megatron-Core's distributed checkpoint, for any TP and PP; --zero 1: its distributed optimizer",
      .plan = PlanTorchDist,
+     .experts = true,
      .reader = "megatron"},
     {.name = "hf",
      .reads = "a Hugging Face model: config.json with safetensors or pytorch_model.bin",

@@ -235,7 +235,7 @@ TEST_F(RefusalTest, FormatsWithoutAPlaceForExpertsNameTheFirst) {
     if (system.plan == nullptr || system.experts) continue;
     EXPECT_THAT(Refusal(system.name.data(), {}, mixture),
                 testing::HasSubstr(fmt::format("layers.0.mlp.experts.gate.weight is of experts, which {} "
-                                               "cannot hold yet; native, dcp and safetensors can",
+                                               "cannot hold yet; native, torch-dist, dcp and safetensors can",
                                                system.name)));
   }
   EXPECT_THAT(Refusal("dcp", {.topology = {.dp = 2, .ep = 2}}), testing::HasSubstr("no experts"));
