@@ -28,7 +28,7 @@ Status CheckHolds(const System& format, const CheckpointSource& source) {
   const auto expert = std::ranges::find_if(tensors, [](const auto& t) { return t.spec.of_experts; });
   if (format.experts || expert == tensors.end()) return OkStatus();
   return NotSupported(
-      "{}: {} is of experts, which {} cannot hold yet; native, torch-dist, dcp and safetensors can",
+      "{}: {} is of experts, which {} cannot hold yet; native, hf, dcp, torch-dist and safetensors can",
       source.name(), expert->spec.name, format.name);
 }
 

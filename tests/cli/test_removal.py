@@ -1,7 +1,7 @@
 """A command may remove only files that it wrote itself, even if others work in the same directories.
 
 A walk runs random commands with signals at random moments, while another user puts files and directories
-anywhere. Walks run for 10 s; with CAIRN_LONG=1 there are 200. tests/tools/archive/removal_walk_test.cc runs
+anywhere. Walks run for 6 s; with CAIRN_LONG=1 there are 200. tests/tools/archive/removal_walk_test.cc runs
 many more, with failures of the disk.
 """
 
@@ -193,7 +193,7 @@ class RemovalTest(CliTest):
         }
 
     def test_random_walks(self):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 6
         number = 0
         while number < 200 if LONG else time.monotonic() < end:
             with self.subTest(walk=number):

@@ -1,4 +1,5 @@
-// Goal errors: every call fails once, or fails from then on, as a disk that is full or gone.
+// Goal errors: every call fails once, or fails from then on, as a disk that is full or gone; the quick form
+// tries one of the two for each call.
 //
 // The failure is reported, names the file and keeps its kind; committed steps are kept, also after a power
 // loss; no file is synced again after a failed sync; and once the disk works again, the work succeeds. What
@@ -82,8 +83,12 @@ void RunErrors(const GoalOptions& options, Tally& tally) {
     const uint64_t begin = index * kSeedsPerScenario;
     if (!scenario.disk) return tally.Add(begin, scenario.name + ": cannot set up");
     if (options.seed && *options.seed / kSeedsPerScenario != index) return;
-    bool fired = true;
+    const bool both = options.seed || options.form != GoalOptions::Form::kQuick;
+    SimDisk::Random choice(index);
+    bool fired = true, lasting = false;
     for (uint64_t n = options.seed ? *options.seed - begin : 0; fired; ++n) {
+      if (n % 2 == 0) lasting = choice() % 2 == 1;
+      if (!both && lasting != (n % 2 == 1)) continue;
       const uint64_t seed = begin + n;
       SimDisk::Random random(seed);
       const Failure failure{

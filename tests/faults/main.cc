@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
   app.add_option("--jobs", options.jobs, "threads")->check(CLI::Range(1, 1024))->capture_default_str();
   using Form = cairn::GoalOptions::Form;
   auto* quick = app.add_flag_callback(
-      "--quick", [&] { options.form = Form::kQuick; }, "fewer power losses, and one bit of each byte");
+      "--quick", [&] { options.form = Form::kQuick; },
+      "fewer power losses and saves, one bit of each byte, each operation once");
   app.add_flag_callback(
          "--long", [&] { options.form = Form::kLong; }, "many more states")
       ->excludes(quick);

@@ -19,7 +19,7 @@ namespace {
 using MutantKind = DiskOp::Kind;
 using Journal = SimDisk::Journal;
 
-constexpr uint64_t kStates = 20'000;      // at most, until a mutant is caught
+constexpr uint64_t kStates = 10'000;      // at most, until a mutant is caught
 constexpr uint64_t kDamageStride = 2003;  // of 2 million
 
 struct Mutant {

@@ -19,6 +19,7 @@ namespace cairn {
 namespace {
 
 constexpr int64_t kSaves = 500;  // on each file system
+constexpr int64_t kSavesQuick = 200;
 constexpr int64_t kSavesLong = 5000;
 constexpr int kReaders = 3;
 constexpr uint64_t kSeeds = 4;  // values that the saves take by turns
@@ -74,7 +75,10 @@ void SaveAmongReaders(FileSystem& fs, const GoalOptions& options, Tally& tally) 
   const TempDir temp(TempDir::Place::kMemory);
   const std::string run_dir = temp / "run";
   const Known known;
-  const int64_t saves = options.form == GoalOptions::Form::kLong ? kSavesLong : kSaves;
+  using Form = GoalOptions::Form;
+  const int64_t saves = options.form == Form::kLong    ? kSavesLong
+                        : options.form == Form::kQuick ? kSavesQuick
+                                                       : kSaves;
   std::atomic<int64_t> saved = 0;  // 0: no reader may begin
   std::atomic<bool> done = false;
   std::vector<std::jthread> readers;

@@ -100,7 +100,7 @@ class DcpTest(Case):
             self.assertFalse(os.path.exists(self.path("dry")))
 
 
-MORE = 10
+MORE = 4
 PIPE = {"engine": "pipe", "config": FP32_GRADS | {"gradient_accumulation_steps": 2}}
 ROBIN = ZERO | {"zero_optimization": {"stage": 2, "round_robin_gradients": True}}
 TRAINED = {
@@ -133,7 +133,7 @@ def stage(number, universal=False):
 
 
 class DeepSpeedTest(Case):
-    """(how it is written, which training loads it). Losses and states of ten more steps are those of the training that
+    """(how it is written, which training loads it). Losses and states of the next steps are those of the training that
     was never converted, bit for bit."""
     PLAIN = {
         "zero2_wider": (["--to", "megatron-deepspeed", "--zero", "2", "--dp", "4"], {"world": 4, "config": stage(2)}),
@@ -347,6 +347,11 @@ LOADED = {"pipeline": ("plain", ["--tp", "2", "--pp", "2", "--dp", "2", "--zero"
           "legacy_tied": ("plain", ["--to", "megatron", "--tp", "1", "--pp", "2", "--zero", "1"], {"world": 4, "tp": 1, "pp": 2, "zero": 1}),
           "legacy_shared_out": ("stages", ["--to", "megatron", "--tp", "1", "--pp", "1", "--zero", "1"], {"world": 2, "tp": 1, "pp": 1, "zero": 1}),
           "fp32_wide": ("fp32", ["--tp", "1", "--pp", "3", "--dp", "1", "--zero", "0"], {"world": 2, "tp": 2, "pp": 1, "zero": 0})}
+
+# Other versions of Megatron-Core run these; scripts/test --long has all.
+if os.environ.get("CAIRN_SAMPLE"):
+    LOADED = {name: LOADED[name] for name in ("pipeline", "tensor", "from_buckets", "legacy_tied", "fp32_wide")}
+    SAVED = {source: SAVED[source] for source, _, _ in LOADED.values()}
 
 # In fp32, with clipping and a schedule: on real losses, so that cairn train can continue with them.
 FP32_TRAINING = {"ffn": 24, "vocab": 64, "dtype": "float32", "lr": 0.02, "clip": 1.0, "world": 2, "pp": 1,

@@ -11,10 +11,10 @@ import subprocess
 
 from harness import cairn, losses, topology
 
-SAMPLES, BEFORE, AFTER = 8, 25, 25  # of an iteration; iterations before and after the change
+SAMPLES, BEFORE, AFTER = 8, 12, 12  # of an iteration; iterations before and after the change
 CLOSE = {"fp32": 1e-5, "bf16": 1e-2}  # allowed differences of the losses, relative; of bf16's digits there are 8 bits
 # The schedule of the learning rate, as Megatron's OptimizerParamScheduler has it in its checkpoints, without num_steps.
-WARMUP, DECAY, TO = 5, 40, 0.1  # iterations, iterations, share of the highest rate
+WARMUP, DECAY, TO = 3, 20, 0.1  # iterations, iterations, share of the highest rate
 
 
 def schedule(lr):

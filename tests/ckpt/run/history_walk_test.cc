@@ -6,7 +6,6 @@
 // CAIRN_LONG=1 walks 2,000 times.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +18,7 @@
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_identity.h"
 #include "ckpt/step/step_reader.h"
+#include "tests/support/long_form.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 
@@ -400,7 +400,7 @@ class Walk {
 };
 
 TEST(HistoryWalkTest, RandomHistoriesKeepTheAncestorsOfTheNewestStep) {
-  const uint64_t walks = std::getenv("CAIRN_LONG") != nullptr ? 2000 : 100;
+  const uint64_t walks = IsLongForm() ? 2000 : 50;
   for (uint64_t seed = 1; seed <= walks && !HasFailure(); ++seed) {
     Walk walk(seed);
     walk.Run();

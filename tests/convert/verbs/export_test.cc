@@ -12,6 +12,7 @@
 #include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/long_form.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
@@ -98,7 +99,8 @@ TEST_P(ExportTest, RandomTopologiesRoundTrip) {
   const System* format = FindSystem(GetParam().format);
   ASSERT_NE(format, nullptr);
   std::mt19937 random(11);
-  for (int round = 0; round < 50; ++round) {
+  const int rounds = IsLongForm() ? 500 : 10;
+  for (int round = 0; round < rounds; ++round) {
     const TinyGpt model{.layers = 1 + static_cast<int>(random() % 4),
                         .vocab = 30 + random() % 40,
                         .tied = random() % 2 == 0,
@@ -233,10 +235,11 @@ TEST_F(RefusalTest, FormatsWithoutAPlaceForExpertsNameTheFirst) {
   const StepRecipe mixture = RecipeOf({.experts = 4}, {});
   for (const System& system : Systems()) {
     if (system.plan == nullptr || system.experts) continue;
-    EXPECT_THAT(Refusal(system.name.data(), {}, mixture),
-                testing::HasSubstr(fmt::format("layers.0.mlp.experts.gate.weight is of experts, which {} "
-                                               "cannot hold yet; native, torch-dist, dcp and safetensors can",
-                                               system.name)));
+    EXPECT_THAT(
+        Refusal(system.name.data(), {}, mixture),
+        testing::HasSubstr(fmt::format("layers.0.mlp.experts.gate.weight is of experts, which {} "
+                                       "cannot hold yet; native, hf, dcp, torch-dist and safetensors can",
+                                       system.name)));
   }
   EXPECT_THAT(Refusal("dcp", {.topology = {.dp = 2, .ep = 2}}), testing::HasSubstr("no experts"));
 }

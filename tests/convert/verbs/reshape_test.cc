@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -15,6 +14,7 @@
 #include "ckpt/families/families.h"
 #include "ckpt/step/verify.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/long_form.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/overtaking_file_system.h"
@@ -112,11 +112,8 @@ Topology RandomTopology(std::mt19937& random, const RandomModel& model) {
   return topology;
 }
 
-// For each family; CAIRN_LONG=1: the full number.
-int Rounds() {
-  if (kSanitized) return 5;
-  return std::getenv("CAIRN_LONG") != nullptr ? 1000 : 20;
-}
+// For each family.
+int Rounds() { return IsLongForm() ? 1000 : kSanitized ? 5 : 8; }
 
 class ReshapeTest : public testing::TestWithParam<Architecture> {};
 

@@ -3,7 +3,7 @@
 // leftovers. Nothing of another user is ever removed; a failed command leaves nothing of its own; leftovers
 // of a killed one are removed by the next command to the same place.
 //
-// Runs for 10 s; CAIRN_LONG=1: 2,000 walks. A kill is a file system on which no later operation has an
+// Runs for 4 s; CAIRN_LONG=1: 2,000 walks. A kill is a file system on which no later operation has an
 // effect.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -17,6 +17,7 @@
 
 #include "convert/verbs/virtual_step.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/long_form.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/serial_queue.h"
@@ -322,11 +323,10 @@ class Walk {
 
 TEST(RemovalWalkTest, RandomCommandsKeepForeignFilesAndLeaveNothing) {
   const Sources sources;
-  const bool is_long = std::getenv("CAIRN_LONG") != nullptr;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
   uint64_t seed = 0;
   testing::internal::CaptureStderr();  // leftovers are reported there
-  for (; is_long ? seed < 2000 : std::chrono::steady_clock::now() < end; ++seed) {
+  for (; IsLongForm() ? seed < 2000 : std::chrono::steady_clock::now() < end; ++seed) {
     const std::string trouble = Walk(sources, seed).Do();
     EXPECT_EQ(trouble, "") << "walk " << seed;
     if (!trouble.empty()) break;

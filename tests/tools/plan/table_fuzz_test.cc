@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <random>
 
+#include "tests/support/long_form.h"
 #include "tools/plan/calibration.h"
 
 namespace cairn {
@@ -37,7 +37,7 @@ std::string Damaged(std::mt19937_64& random) {
 }
 
 TEST(TableFuzzTest, DamagedTablesGiveRowsOrAOneLineError) {
-  const int64_t tries = std::getenv("CAIRN_LONG") ? 1'000'000 : 20'000;
+  const int64_t tries = IsLongForm() ? 1'000'000 : 20'000;
   const Cluster cluster = *FindCluster("a100-80");
   const Calibration calibration = *Calibrate({}, cluster);
   std::mt19937_64 random(8);

@@ -178,7 +178,7 @@ TEST_F(BundleTest, AStopAtAnyOperationLosesNoMember) {
       proven += m.state == MemberState::kVerified && VerifyMember(store_, m).problems.empty();
     ASSERT_EQ(proven, 4u) << "after change " << changes;
     ASSERT_TRUE(CleanStore(store_).ok());
-    ASSERT_TRUE(Bundle(FileSystem::Posix(), 0.03).ok()) << "after change " << changes;
+    ASSERT_TRUE(Bundle(FileSystem::Posix()).ok()) << "after change " << changes;
     EXPECT_EQ(problems_, std::vector<std::string>{}) << "after change " << changes;
     ASSERT_EQ(ReadBundle(store_, OnlyBundle())->members.size(), 4u);
     EXPECT_EQ(Problems(), std::vector<std::string>{});
