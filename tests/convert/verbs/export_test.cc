@@ -235,11 +235,11 @@ TEST_F(RefusalTest, FormatsWithoutAPlaceForExpertsNameTheFirst) {
   const StepRecipe mixture = RecipeOf({.experts = 4}, {});
   for (const System& system : Systems()) {
     if (system.plan == nullptr || system.experts) continue;
-    EXPECT_THAT(Refusal(system.name.data(), {}, mixture),
-                testing::HasSubstr(fmt::format("layers.0.mlp.experts.gate.weight is of experts, which {} "
-                                               "cannot hold yet; native, hf, dcp, torch-dist and "
-                                               "safetensors can",
-                                               system.name)));
+    EXPECT_THAT(
+        Refusal(system.name.data(), {}, mixture),
+        testing::HasSubstr(fmt::format("layers.0.mlp.experts.gate.weight is of experts, which {} "
+                                       "cannot hold yet; native, hf, dcp, torch-dist and safetensors can",
+                                       system.name)));
   }
   EXPECT_THAT(Refusal("dcp", {.topology = {.dp = 2, .ep = 2}}), testing::HasSubstr("no experts"));
 }
