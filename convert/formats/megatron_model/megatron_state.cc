@@ -16,8 +16,9 @@ constexpr std::string_view kRead[] = {"args",         "checkpoint_version",  "co
                                       "lr_scheduler", "opt_param_scheduler", "optimizer",        "tokens",
                                       "total_iters"};
 constexpr std::string_view kReadOfOptimizer[] = {
-    "fp32_from_fp16_params",     "grad_scaler", "optimizer", "param_groups",
-    "param_state_sharding_type", "state"};
+    "0",  // of two: that of the experts is 1
+    "1",    "fp32_from_fp16_params", "grad_scaler", "optimizer", "param_groups", "param_state_sharding_type",
+    "state"};
 
 void LeaveOthers(const PyValue& dict, const std::set<std::string>& read, const std::string& prefix,
                  Account& account) {
