@@ -47,7 +47,7 @@ class MegatronMixturesTest(Case):
                 jobs[name + "-on"] = target | common | {"load": os.path.join(back, f"iter_{DONE:07}")}
         self.run_jobs(jobs)
         for name in TRAINED:
-            theirs, ours = (json.load(open(self.path(run + "-losses.json"))) for run in (name, name + "-on"))
+            theirs, ours = self.losses(name), self.losses(name + "-on")
             self.assertEqual(len(theirs), ITERATIONS - DONE)
             for a, b in zip(theirs, ours):
                 self.assertLess(abs(a - b), 1e-3 if name in OTHER else 1e-7, (name, theirs, ours))
@@ -56,6 +56,10 @@ class MegatronMixturesTest(Case):
         for format, says in (("megatron", "--to torch-dist writes it"), ("megatron-deepspeed", "num_experts is 4, not null")):
             refused = cairn("convert", self.path("stacked-native"), self.path("no"), "--to", format, status=2)
             self.assertIn(says, refused.stderr)
+
+    def losses(self, name):
+        with open(self.path(name + "-losses.json")) as file:
+            return json.load(file)
 
     def run_jobs(self, jobs):
         run_writer(self, "megatron_mixtures.py", json.dumps(jobs))
