@@ -90,7 +90,7 @@ TEST(MegatronModulesTest, KnowsTheNamesOfAllVersions) {
                            "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
                            "mlp.linear_fc1.layer_norm_bias", "pre_mlp_layernorm.weight", "lm_head.weight"})
     EXPECT_TRUE(FindMegatronParameter(name).module) << name;
-  for (const char* name : {"", "weight", "bias", "mlp.router.weight", "mlp.experts.linear_fc1.weight",
+  for (const char* name : {"", "weight", "bias", "mlp.routers.weight", "mlp.experts.linear_fc1.weight",
                            "self_attention.linear_q_proj.weight", "word_embeddings.scale"})
     EXPECT_FALSE(FindMegatronParameter(name).module) << name;
 }
