@@ -53,7 +53,7 @@ def arguments_of(spec):
                    moe_router_group_topk=None, moe_router_enable_expert_bias=False, moe_shared_expert_intermediate_size=None,
                    moe_shared_expert_gate=False, moe_router_load_balancing_type="none", moe_grouped_gemm=True)
     return argparse.Namespace(
-        **SIZES, **mixture | spec.get("mixture", {}), group_query_attention=True, padded_vocab_size=64, vocab_size=61,
+        **SIZES, **mixture | spec.get("mixture", {}), group_query_attention=True, padded_vocab_size=64, vocab_size=64,
         make_vocab_size_divisible_by=8, max_position_embeddings=16, norm_epsilon=1e-5, swiglu=True, normalization="RMSNorm",
         add_bias_linear=False, add_qkv_bias=spec.get("qkv_bias", False), qk_layernorm=spec.get("qk_norm", False),
         position_embedding_type="rope", rotary_base=10000, untie_embeddings_and_output_weights=True,

@@ -171,9 +171,11 @@ void LeaveWhatIsNotRead(const PyValue& root, const std::set<std::string>& models
   std::set<std::string> read(std::begin(kRead), std::end(kRead));
   read.insert(models.begin(), models.end());
   LeaveOthers(root, read, prefix, account);
-  if (const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict))
-    LeaveOthers(*optimizer, {std::begin(kReadOfOptimizer), std::end(kReadOfOptimizer)}, prefix + "optimizer.",
-                account);
+  if (const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict)) {
+    std::set<std::string> read_of(std::begin(kReadOfOptimizer), std::end(kReadOfOptimizer));
+    for (int64_t i = 0; EntryOf(optimizer, i); ++i) read_of.insert(std::to_string(i));  // two optimizers
+    LeaveOthers(*optimizer, read_of, prefix + "optimizer.", account);
+  }
 }
 
 bool IsEmptyState(const PyValue& state) {

@@ -182,9 +182,9 @@ TEST(MegatronLayoutTest, TheShapeFollowsFromTheModelAndItsTensors) {
 }
 
 TEST(MegatronLayoutTest, RefusesUnknownAndIndivisibleTensorsByName) {
-  const TrainingTensors router = Parameters({{"layers.0.mlp.router.weight", {4, 8}}});
+  const TrainingTensors router = Parameters({{"layers.0.mlp.routers.weight", {4, 8}}});
   EXPECT_THAT(MegatronTensors(router, kSmall, {}, 0).status().message(),
-              HasSubstr("layers.0.mlp.router.weight"));
+              HasSubstr("layers.0.mlp.routers.weight"));
   const TrainingTensors wide = Parameters({{"layers.0.mlp.up.weight", {7, 8}}});
   EXPECT_THAT(MegatronTensors(wide, kSmall, {}, 0).status().message(), HasSubstr("layers.0.mlp.up.weight"));
   const TrainingTensors query = Parameters({{"layers.0.attention.query.weight", {8, 8}}});

@@ -115,7 +115,7 @@ TEST(MegatronModelTest, OtherModelsAreRefused) {
     args[name] = value;
     return Read(args).status();
   };
-  EXPECT_EQ(refusal("num_experts", 8).kind(), StatusKind::kNotSupported);
+  EXPECT_TRUE(refusal("num_experts", 8).ok());
   EXPECT_EQ(refusal("multi_latent_attention", true).kind(), StatusKind::kNotSupported);
   EXPECT_EQ(refusal("apply_layernorm_1p", true).kind(), StatusKind::kNotSupported);
   EXPECT_EQ(refusal("num_query_groups", 3).kind(), StatusKind::kInvalidArgument);

@@ -47,12 +47,50 @@ TEST(MegatronModulesTest, TransformerEngineHasNormsInsideLinearModules) {
   EXPECT_EQ(names_of("final_layernorm.weight").first, "decoder.final_layernorm.weight");
 }
 
+TEST(MegatronModulesTest, NamesTheTensorsOfMixtures) {
+  for (const char* name : {"mlp.router.weight", "mlp.router.expert_bias",
+                           "mlp.experts.experts.linear_fc1.weight", "mlp.experts.experts.linear_fc2.bias",
+                           "mlp.shared_experts.linear_fc1.weight", "mlp.shared_experts.gate_weight"}) {
+    const MegatronParameter found = FindMegatronParameter(name);
+    ASSERT_NE(found.module, nullptr) << name;
+    EXPECT_EQ(found.bias, std::string_view(name).ends_with("fc2.bias")) << name;
+    EXPECT_EQ(found.module->CoreName(found.bias, /*local_spec=*/false), name);
+    EXPECT_EQ(found.module->CoreName(found.bias, /*local_spec=*/true), name);
+  }
+  EXPECT_EQ(FindMegatronParameter("post_attention_layernorm.weight")
+                .module->CoreName(/*bias=*/false, /*local_spec=*/false, /*mixture=*/true),
+            "pre_mlp_layernorm.weight");
+}
+
+TEST(MegatronModulesTest, ExpertsAreStacksOfHalves) {
+  MegatronShape shape;
+  shape.layers = 1, shape.hidden = 3, shape.heads = 1, shape.vocab = 7, shape.experts = 4,
+  shape.expert_ffn = 10;
+  shape.modules = DecoderModules::Among({"layers.0.mlp.experts.gate.weight"});
+  const Topology topology{.tp = 2, .pp = 1, .dp = 2, .ep = 2};
+  const char* name = "mlp.experts.experts.linear_fc1.weight";
+  // Rank 3 has the second half of the experts, and the second half of the rows of gate and up.
+  const auto parts = PartsOfSlice(name, FindMegatronParameter(name), {2, 10, 3}, shape, topology, 3);
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  ASSERT_EQ(parts->size(), 2u);
+  for (size_t which : {0, 1}) {
+    EXPECT_EQ((*parts)[which].canonical, which);
+    EXPECT_EQ((*parts)[which].whole, (Dims{4, 10, 3}));
+    EXPECT_EQ((*parts)[which].box.offset, (Dims{2, 5, 0}));
+    EXPECT_EQ((*parts)[which].in_array.offset, (Dims{0, 5 * which, 0}));
+    EXPECT_EQ((*parts)[which].in_array.extent, (Dims{2, 5, 3}));
+  }
+  const auto lost = PartsOfSlice(name, FindMegatronParameter(name), {2, 20, 3}, shape, {}, 0);
+  ASSERT_FALSE(lost.ok());
+  EXPECT_NE(lost.status().message().find("2 of 4 experts"), std::string::npos);
+}
+
 TEST(MegatronModulesTest, KnowsTheNamesOfAllVersions) {
   for (const char* name : {"word_embeddings.weight", "attention.dense.bias",
                            "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
                            "mlp.linear_fc1.layer_norm_bias", "pre_mlp_layernorm.weight", "lm_head.weight"})
     EXPECT_TRUE(FindMegatronParameter(name).module) << name;
-  for (const char* name : {"", "weight", "bias", "mlp.router.weight", "mlp.experts.linear_fc1.weight",
+  for (const char* name : {"", "weight", "bias", "mlp.routers.weight", "mlp.experts.linear_fc1.weight",
                            "self_attention.linear_q_proj.weight", "word_embeddings.scale"})
     EXPECT_FALSE(FindMegatronParameter(name).module) << name;
 }
