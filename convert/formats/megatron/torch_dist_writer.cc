@@ -112,7 +112,7 @@ class TorchDistPlanner {
   // ---- Tensors.
 
   Status AddTensors() {
-    // Of each rank that has other parts than the ones before it, in one order.
+    // For each rank that has other parts than the ones before it, in one order.
     std::vector<std::vector<MegatronTensor>> ranks;
     const int count = std::max(plan_.topology.tp, plan_.shape.experts > 0 ? ExpertRanks() : 1);
     for (int rank = 0; rank < count; ++rank) {

@@ -35,7 +35,7 @@ class PlainPlan {
     for (const ParameterSpec& spec : specs) writers_.emplace_back(spec.shape.Volume());
     for (int rank = 0; rank < topology.world(); ++rank) AddRank(rank);
   }
-  // Of each parameter: the ranks that write each element.
+  // For each parameter: the ranks that write each element.
   const std::vector<std::vector<std::vector<int>>>& writers() const { return writers_; }
 
  private:
@@ -126,7 +126,7 @@ class PlainPlan {
   std::vector<std::vector<std::vector<int>>> writers_;
 };
 
-// Of each tensor of the plan: the ranks whose shards have each element.
+// For each tensor of the plan: the ranks whose shards have each element.
 std::vector<std::vector<std::vector<int>>> WritersOf(const StepPlan& plan) {
   std::vector<std::vector<std::vector<int>>> writers;
   for (const TensorEntry& tensor : plan.tensors()) writers.emplace_back(tensor.spec.shape.Volume());
