@@ -59,10 +59,11 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
   shape.query_rank = read("q_lora_rank", 0);
   shape.key_value_rank = read("kv_lora_rank", 0);
   shape.rotated_dim = read("qk_rope_head_dim", 0);
-  shape.value_head_dim = read("v_head_dim", shape.head_dim);
+  shape.value_head_dim = read("v_head_dim", 0);
   shape.experts = read("num_experts", 0);
-  shape.expert_ffn = read("moe_ffn_hidden_size", shape.ffn);
-  shape.shared_ffn = read("shared_expert_ffn_hidden_size", shape.ffn);
+  const int64_t width = shape.experts > 0 ? shape.ffn : 0;
+  shape.expert_ffn = read("moe_ffn_hidden_size", width);
+  shape.shared_ffn = read("shared_expert_ffn_hidden_size", width);
   CAIRN_RETURN_IF_ERROR(status);
   if (model.value("head_dim", nlohmann::json()).is_null() && shape.hidden % shape.heads != 0)
     return InvalidArgument("the model's {} attention heads do not divide its hidden size {}", shape.heads,
@@ -77,7 +78,7 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
     return InvalidArgument("the model has {} layers of {} heads; is its description damaged?", shape.layers,
                            shape.heads);
   if (shape.experts > kMaxHeadBoxes / shape.layers ||
-      shape.experts > kMaxElements / shape.expert_ffn / shape.hidden)
+      shape.experts > kMaxElements / std::max<int64_t>(1, shape.expert_ffn) / shape.hidden)
     return InvalidArgument("the model has {} experts of {} x {} in {} layers; is its description damaged?",
                            shape.experts, shape.expert_ffn, shape.hidden, shape.layers);
   return shape;

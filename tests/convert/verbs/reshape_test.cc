@@ -70,11 +70,25 @@ void SetVocabMultiple(std::vector<ParameterSpec>& specs, uint64_t multiple) {
 RandomModel MakeRandomModel(const Architecture& architecture, std::mt19937& random) {
   const auto upto = [&](uint64_t n) { return 1 + random() % n; };
   const uint64_t groups = std::array<uint64_t, 5>{1, 2, 4, 6, 12}[random() % 5], heads = groups * upto(2);
-  const std::map<std::string, uint64_t> sizes = {
-      {"num_layers", upto(5)},        {"hidden_size", heads * upto(4)},
-      {"num_attention_heads", heads}, {"num_key_value_heads", groups},
-      {"head_dim", upto(5)},          {"ffn_hidden_size", heads * upto(4)},
-      {"vocab_size", 4 + upto(60)},   {"max_position_embeddings", upto(20)}};
+  const uint64_t unrotated = upto(3), rotated = upto(3);  // elements of a head of latent attention
+  const bool latent =
+      std::ranges::find(architecture.fields, "qk_rope_head_dim", &Field::model) != architecture.fields.end();
+  const std::map<std::string, uint64_t> sizes = {{"qk_nope_head_dim", unrotated},
+                                                 {"qk_rope_head_dim", rotated},
+                                                 {"v_head_dim", upto(4)},
+                                                 {"q_lora_rank", upto(6)},
+                                                 {"kv_lora_rank", upto(6)},
+                                                 {"num_experts", upto(4)},
+                                                 {"moe_ffn_hidden_size", heads * upto(3)},
+                                                 {"shared_expert_ffn_hidden_size", heads * upto(3)},
+                                                 {"num_layers", upto(5)},
+                                                 {"hidden_size", heads * upto(4)},
+                                                 {"num_attention_heads", heads},
+                                                 {"num_key_value_heads", groups},
+                                                 {"head_dim", upto(5)},
+                                                 {"ffn_hidden_size", heads * upto(4)},
+                                                 {"vocab_size", 4 + upto(60)},
+                                                 {"max_position_embeddings", upto(20)}};
   nlohmann::json model = architecture.model;
   model["architecture"] = architecture.name;
   for (const Field& field : architecture.fields) {
@@ -85,6 +99,7 @@ RandomModel MakeRandomModel(const Architecture& architecture, std::mt19937& rand
     else if (!field.fallback.is_null())
       model[field.model] = field.fallback;
   }
+  if (latent) model["head_dim"] = unrotated + rotated;
   const uint64_t multiple = std::array<uint64_t, 3>{1, 4, 16}[random() % 3];
   Result<ExpandedModel> expanded = Expand(architecture, model);
   EXPECT_TRUE(expanded.ok()) << expanded.status().message();

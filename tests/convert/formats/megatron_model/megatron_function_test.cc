@@ -120,6 +120,16 @@ std::vector<Case> Cases() {
       {"attn_logit_softcapping", Llama(), 50.0, false, false, false},
       {"final_logit_softcapping", Llama(), 30.0, false, false, false},
       {"softmax", Gpt2(), "learnable", false, false, false},
+      {"qk_rope_head_dim", Llama(), 2, false, false, false},
+      {"num_experts", Llama(), 4, false, false, false},
+      {"num_experts_per_token", Llama(), 2, false, false, false},
+      {"router_score", Llama(), "sigmoid", false, false, false},
+      {"router_method", Llama(), "noaux_tc", false, false, false},
+      {"router_scale", Llama(), 2.5, false, false, false},
+      {"router_groups", Llama(), 4, false, false, false},
+      {"router_groups_per_token", Llama(), 2, false, false, false},
+      {"router_normalizes", Llama(), false, false, false, false},
+      {"dense_layers", Llama(), json{0}, false, false, false},
       {"other", Gpt2(), json{{"config.logits_are_cubed", 3}}, false, false, false},
   };
 }
