@@ -30,9 +30,6 @@ class MegatronPlanner {
 
   Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(plan_.Choose(/*may_be_fp32=*/false));
-    if (plan_.shape.experts > 0)
-      return NotSupported(
-          "a mixture of experts cannot be written in Megatron-LM's older form; --to torch-dist writes it");
     CAIRN_RETURN_IF_ERROR(RequireFp32States(plan_.tensors));
     for (int tp = 0; tp < plan_.topology.tp; ++tp) {
       CAIRN_ASSIGN_OR_RETURN(const auto held,
