@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ckpt/base/first_axis.h"
+
 namespace cairn {
 namespace {
 
@@ -22,18 +24,6 @@ bool IsMixture(const json& model, int layer) {
   const json dense = model.value("dense_layers", json());
   return !model.value("num_experts", json()).is_null() &&
          !(dense.is_array() && std::ranges::find(dense, json(layer)) != dense.end());
-}
-
-Dims WithoutFirst(const Dims& dims) {
-  Dims rest;
-  for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
-  return rest;
-}
-
-Dims WithFirst(uint64_t first, const Dims& rest) {
-  Dims dims = {first};
-  for (const uint64_t value : rest) dims.push_back(value);
-  return dims;
 }
 
 class Expander {

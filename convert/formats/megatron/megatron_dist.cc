@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 
+#include "ckpt/base/first_axis.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/io/strict_json.h"
 #include "convert/formats/dcp/dcp_index.h"
@@ -82,12 +83,6 @@ std::optional<DistName> ParseDistName(std::string name) {
   if (!place) return std::nullopt;
   found.place = *place;
   return found;
-}
-
-Dims WithoutFirst(const Dims& dims) {
-  Dims rest;
-  for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
-  return rest;
 }
 
 class MegatronDistOpener {

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "ckpt/base/first_axis.h"
 #include "ckpt/model/placement.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_metadata.h"
@@ -45,12 +46,6 @@ std::vector<ShardSlice> OfEachExpert(const std::vector<ShardSlice>& slices) {
       of_each.push_back(std::move(slice));
     }
   return of_each;
-}
-
-Dims Prepended(uint64_t first, const Dims& rest) {
-  Dims dims{first};
-  for (const uint64_t size : rest) dims.push_back(size);
-  return dims;
 }
 
 // The whole tensor, of which a rank has a slice of this shape.
@@ -181,14 +176,14 @@ class TorchDistPlanner {
     const auto [at, added] = index_.try_emplace(name, entries_.size());
     if (!added) return entries_[at->second];
     Dims shape = WholeOf(tensor, tensor.shape, plan_.topology).shape;
-    if (IsStacked(tensor.layer)) shape = Prepended(static_cast<uint64_t>(plan_.shape.layers), shape);
+    if (IsStacked(tensor.layer)) shape = WithFirst(static_cast<uint64_t>(plan_.shape.layers), shape);
     return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
   }
 
   void AddChunk(const ShardSlice& slice, const MegatronTensor& tensor, Role role, int rank, DcpEntry& entry) {
     Box box = slice.box;
     if (IsStacked(tensor.layer))
-      box = {Prepended(static_cast<uint64_t>(tensor.layer), box.offset), Prepended(1, box.extent)};
+      box = {WithFirst(static_cast<uint64_t>(tensor.layer), box.offset), WithFirst(1, box.extent)};
     const uint64_t volume = box.Volume();
     const Axis replicas = tensor.module->of_experts() ? Axis::kEdp : Axis::kDp;
     const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(tensor.layer, rank, replicas, volume), "archive");

@@ -1,0 +1,21 @@
+// Shapes and offsets of one element of a stack: [layers, ...] or [experts, ...].
+#pragma once
+
+#include "ckpt/base/box.h"
+
+namespace cairn {
+
+// Requires one axis at least.
+inline Dims WithoutFirst(const Dims& dims) {
+  Dims rest;
+  for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
+  return rest;
+}
+
+inline Dims WithFirst(uint64_t first, const Dims& rest) {
+  Dims dims = {first};
+  for (const uint64_t value : rest) dims.push_back(value);
+  return dims;
+}
+
+}  // namespace cairn
