@@ -2,7 +2,7 @@
 
     deepspeed_writer.py DIR JSON
 
-JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline of other modules) | "plain" | "tied",
+JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline of other modules) | "plain" | "tied" | "mixture",
 "config": {...deepspeed...}}}. Writes DIR/NAME (save_checkpoint) and DIR/NAME-known-RANK.pt; "optimizer", "optimizer_args",
 "states" name another optimizer of torch's and its states, "frozen" the start of names that are not trained, "buffers" some of
 several types, with "load": DIRECTORY instead of a training from the start only the latter. "more": N steps follow, their
@@ -32,7 +32,7 @@ import torch.utils.cpp_extension  # noqa: E402, F401
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
-from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen3MoeConfig, Qwen3MoeForCausalLM  # noqa: E402
 
 LAYERS, HIDDEN, HEADS, FFN, VOCAB, PADDED, POSITIONS = 3, 12, 4, 20, 29, 32, 7
 RANK = WORLD = TP = tp_rank = 0
@@ -282,11 +282,19 @@ class Plain(torch.nn.Module):
         return loss_fn(self.norm(x), None)
 
 
-class Tied(torch.nn.Module):
-    """A model with unusual names, one of them the second name of its embedding."""
+class Wrapped(torch.nn.Module):
+    """A model of transformers under one more name: one whose embedding has a second name, or a mixture, whose first layer is dense."""
 
-    def __init__(self):
+    def __init__(self, mixture):
         super().__init__()
+        if mixture:
+            config = Qwen3MoeConfig(hidden_size=16, intermediate_size=40, moe_intermediate_size=8, num_hidden_layers=LAYERS, head_dim=8,
+                                    num_attention_heads=HEADS, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
+                                    mlp_only_layers=[0], vocab_size=VOCAB, max_position_embeddings=POSITIONS, initializer_range=0.2)
+            if RANK == 0:
+                config.save_pretrained(OUT + "-config")
+            self.model = Qwen3MoeForCausalLM(config)
+            return
         config = GPT2Config(n_embd=16, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCAB, n_positions=POSITIONS,
                             attn_pdrop=0, resid_pdrop=0, embd_pdrop=0, initializer_range=0.2)
         self.model = GPT2LMHeadModel(config)
@@ -297,7 +305,7 @@ class Tied(torch.nn.Module):
 
 
 def known_parameters(model):
-    if isinstance(model, Tied):
+    if isinstance(model, Wrapped):
         for name, p in model.named_parameters():
             shape = list(getattr(p, "ds_shape", p.shape))
             yield name, shape, [0] * len(shape), p
@@ -358,7 +366,8 @@ def main():
     deepspeed.init_distributed("gloo", rank=RANK, world_size=WORLD)
     torch.manual_seed(1)
     pipe = SPEC["engine"] in ("pipe", "own", "gpt")
-    model = own_model() if SPEC["engine"] == "own" else pipe_model() if pipe else Tied() if SPEC["engine"] == "tied" else Plain()
+    made = {"own": own_model, "plain": Plain, "tied": lambda: Wrapped(False), "mixture": lambda: Wrapped(True)}
+    model = made.get(SPEC["engine"], pipe_model)()
     for name, p in model.named_parameters():
         p.requires_grad_(not name.startswith(SPEC.get("frozen", "none")))
     make = getattr(torch.optim, SPEC.get("optimizer", "AdamW"))

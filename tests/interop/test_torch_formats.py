@@ -713,6 +713,8 @@ DEEPSPEED = {
     "bf16states": {"world": 2, "engine": "plain",
                    "config": ZERO | {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
                                      "zero_optimization": {"stage": 2}}},
+    "mixture2": {"world": 2, "engine": "mixture", "config": ZERO | {"zero_optimization": {"stage": 2}}},
+    "mixture3": {"world": 2, "engine": "mixture", "config": ZERO | {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}},
     "own": {"world": 4, "engine": "own", "pp": 2, "tp": 2, "config": FP32_GRADS},
     "pipeline": {"world": 8, "engine": "pipe", "pp": 2, "tp": 2, "config": FP32_GRADS | {"gradient_accumulation_steps": 2}},
 }
@@ -775,9 +777,28 @@ class DeepSpeedTest(Case):
                     self.assertEqual({"weight", "master", "exp_avg"} & set(told["account"]["parts"]), {"weight", "master"})
                 elif name == "own":
                     self.check_own(self.path(name), spec)
+                elif spec["engine"] == "mixture":
+                    self.check_mixture(self.path(name), spec)
                 else:
                     self.check(name, spec)
         self.check_beside_weights(self.path(next(iter(DEEPSPEED))))
+
+    def check_mixture(self, out, spec):
+        """The experts of a layer, which ZeRO cuts at any element, in all roles; a third of them is fused with another third."""
+        cairn("convert", out, out + "-n", "--to", "native", "--config", out + "-config", "--ep", 2, "--dp", 2)
+        cairn("convert", out + "-n", out + "-dcp", "--to", "dcp")
+        dump = Dump(out + "-dcp")
+        for role, theirs in (("master", "fp32"), ("exp_avg", "exp_avg"), ("exp_avg_sq", "exp_avg_sq")):
+            known = known_to_ranks(out, spec["world"], theirs)
+            role = "weight" if (role, spec["config"]["zero_optimization"]["stage"]) == ("master", 3) else role
+            seen = {name: tensor for (name, r), tensor in dump.tensors.items() if r == role}
+            for layer in (1, 2):
+                gate, up = known[f"model.model.layers.{layer}.mlp.experts.gate_up_proj"].chunk(2, 1)
+                for part, expected in (("experts.gate", gate), ("experts.up", up),
+                                       ("experts.down", known[f"model.model.layers.{layer}.mlp.experts.down_proj"]),
+                                       ("router", known[f"model.model.layers.{layer}.mlp.gate.weight"])):
+                    self.assertTrue(same_bits(seen[f"layers.{layer}.mlp.{part}.weight"], expected), (part, role))
+            self.assertEqual(sum(t.numel() for t in seen.values()), sum(t.numel() for t in known.values()))
 
     def check_beside_weights(self, out):
         """As the Trainer of transformers leaves it, which saves the model beside DeepSpeed's files."""

@@ -233,7 +233,7 @@ class DeepSpeedTest(Case):
     def check_by_config(self, source, theirs):
         """With its config.json the model loads in transformers, and becomes Megatron's with its optimizer."""
         release, config = self.path(source + "-hf"), self.path(source + "-config")
-        GPT2Config(n_embd=16, n_layer=3, n_head=4, vocab_size=29, n_positions=7).save_pretrained(config)  # deepspeed_writer.py: Tied
+        GPT2Config(n_embd=16, n_layer=3, n_head=4, vocab_size=29, n_positions=7).save_pretrained(config)  # deepspeed_writer.py: Wrapped
         cairn("strip", self.path(source), release, "--config", config, "--dtype", "fp32")
         loaded = GPT2LMHeadModel.from_pretrained(release).state_dict()
         self.assertEqual({f"model.{name}" for name in loaded}, set(theirs))
