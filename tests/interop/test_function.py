@@ -207,8 +207,9 @@ class FunctionTest(Case):
                         continue
                     cairn("convert", source, out, "--to", format)
                     cairn("convert", out, back, "--to", "hf")
-                    self.assertEqual(logits(back, self.ids)[0], family)
-                    self.assertTrue(torch.equal(logits(back, self.ids)[1], wanted))
+                    found = logits(back, self.ids)
+                    self.assertEqual(found[0], family)
+                    self.assertTrue(torch.equal(found[1], wanted))
 
     def test_untrainable_models_are_named(self):
         batches = ["--mock-data", "--seq-length", 64, "--threads", 1, "--train-iters", 1]
