@@ -103,6 +103,18 @@ class ReleasesTest(TransformersTest):
                     self.cairn("strip", directory, f"{directory}-back", "--dtype", "fp32", *more)
                     self.check_equal(source, pathlib.Path(f"{directory}-back"))
 
+    def test_a_pickle_of_transposed_views(self):
+        """As training code writes GPT-OSS that keeps its experts [experts, out, in]."""
+        source = self.save("source", make_mixture(MODELS["gpt_oss"]))
+        state = {name: tensor if tensor.dim() < 3 else tensor.transpose(1, 2).contiguous().transpose(1, 2)
+                 for name, tensor in tensors(source).items()}
+        pickled = self.dir / "pickled"
+        pickled.mkdir()
+        torch.save(state, pickled / "pytorch_model.bin")
+        (pickled / "config.json").write_text((source / "config.json").read_text())
+        self.cairn("strip", pickled, "back", "--dtype", "fp32")
+        self.check_equal(source, self.dir / "back")
+
     def test_configurations_of_transformers_4(self):
         """Qwen3-MoE has its experts' number under another key there."""
         source = self.save("source", make_mixture(MODELS["qwen3_moe"]))

@@ -28,6 +28,7 @@ class Finder {
   Finder(const TensorTable& tensors, const json& quantization, bool has_family)
       : tensors_(tensors.tensors), has_family_(has_family) {
     for (uint32_t i = 0; i < tensors_.size(); ++i) number_of_.emplace(tensors_[i].spec.name, i);
+    method_ = quantization;
     if (!quantization.is_object()) return;
     method_ = quantization.value("quant_method", json(""));
     size_ = quantization.value("weight_block_size", json());
