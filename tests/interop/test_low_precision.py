@@ -123,6 +123,16 @@ class Fp8Test(LowPrecisionTest):
                 wanted[name] = weights[name].float() * to_blocks(weights[name + "_scale_inv"].float(), 32, tensor.shape)
         self.check_tensors("other", wanted)
 
+    def test_a_layer_that_is_left_out_is_named(self):
+        weights = self.release()
+        extra = "model.layers.2.eh_proj.weight"
+        values, scales = to_fp8(torch.randn(200, 400), 128)
+        source = self.write("source", weights | {extra: values, extra + "_scale_inv": scales}, self.config, quantization_config=FP8)
+        self.cairn("convert", source, "native", "--to", "native", code=2, says=["no place", extra])
+        self.cairn("convert", source, "native", "--to", "native", "--allow", "model.layers.2.*", says=["allowed 80.0 kB", f"in no tensor: {extra}"])
+        self.cairn("convert", "native", "back", "--to", "hf")
+        self.assertEqual(set(tensors(self.dir / "back")), {name for name in weights if not name.endswith("_scale_inv")})
+
     def test_a_model_without_a_table(self):
         """Under its own names: as they are stored, or with weights of a type."""
         weights = self.release()

@@ -140,12 +140,16 @@ Result<std::unique_ptr<ForeignSource>> OpenNames(FileSystem& fs, WeightFiles fil
   return source;
 }
 
-// As parameters, through a source of the files' names.
+// As parameters, through a source of the files' names. The mapping leaves out what is allowed, because it
+// knows which names have no place; it sees no tensors of types that are not held.
 Result<std::unique_ptr<ForeignSource>> OpenThroughNames(FileSystem& fs, WeightFiles files, ConfigModel config,
                                                         const OpenOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         OpenNames(fs, std::move(files), config.UnderOwnNames(),
-                                   /*has_family=*/true, options.dequantized.value_or(Dtype::kBF16), options));
+  OpenOptions of_names = options;
+  if (std::ranges::all_of(files.tensors, &std::string::empty, &StoredArray::unknown_type))
+    of_names.allow.clear();
+  CAIRN_ASSIGN_OR_RETURN(
+      auto source, OpenNames(fs, std::move(files), config.UnderOwnNames(),
+                             /*has_family=*/true, options.dequantized.value_or(Dtype::kBF16), of_names));
   auto mapping = MapByConfig(source->catalog(), /*training=*/nullptr, config, options.allow);
   if (!mapping.ok()) return mapping.status().WithContext(source->name());
   if (mapping->another_head) return source;
