@@ -1,4 +1,4 @@
-// Shapes and offsets of one element of a stack: [layers, ...] or [experts, ...].
+// Shapes and offsets with fewer axes, or more: of one element of a stack ([layers, ...], [experts, ...]).
 #pragma once
 
 #include "ckpt/base/box.h"
@@ -10,6 +10,12 @@ inline Dims WithoutFirst(const Dims& dims) {
   Dims rest;
   for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
   return rest;
+}
+
+inline Dims First(const Dims& dims, int axes) {
+  Dims first;
+  for (int i = 0; i < axes; ++i) first.push_back(dims[i]);
+  return first;
 }
 
 inline Dims WithFirst(uint64_t first, const Dims& rest) {

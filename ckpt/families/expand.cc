@@ -50,10 +50,10 @@ class Expander {
  private:
   ForeignTensor Stored(const Module& module, bool bias, int layer,
                        std::optional<uint64_t> expert = {}) const {
-    const auto groups = static_cast<uint64_t>(module.layout == Layout::kGrouped ? shape_.KvHeads() : 1);
     std::string name = Numbered(module.Name(bias), kLayerNumber, static_cast<uint64_t>(layer));
     return StoredTensor(Numbered(std::move(name), kExpertNumber, expert.value_or(0)),
-                        SpecsOf(module, bias, layer), groups, module.layout == Layout::kTransposed, expert);
+                        SpecsOf(module, bias, layer), module.layout, static_cast<uint64_t>(shape_.KvHeads()),
+                        expert);
   }
 
   // State dicts list all tensors of an expert, then those of the next.
@@ -116,21 +116,43 @@ class Expander {
   ExpandedModel result_;
 };
 
+// [in, rows, module], seen so; a bias is [rows, module].
+ForeignTensor Alternating(std::string name, const std::vector<ParameterSpec>& specs) {
+  const Dims& shape = specs[0].shape;
+  const bool matrix = specs[0].is_matrix();
+  ForeignTensor tensor{std::move(name), matrix ? LastTwoSwapped(shape) : shape, {}};
+  tensor.seen = tensor.shape;
+  tensor.seen.push_back(specs.size());
+  tensor.shape[shape.rank() - 1] *= specs.size();
+  Axes axes = kSameAxes;  // of what is seen: the module, which is none of the parameter's, and then its own
+  std::rotate(axes.begin(), axes.begin() + shape.rank(), axes.begin() + shape.rank() + 1);
+  if (matrix) std::swap(axes[1], axes[2]);
+  for (uint64_t i = 0; i < specs.size(); ++i) {
+    Box turn = Box::Whole(tensor.seen);
+    turn.offset[shape.rank()] = i;
+    turn.extent[shape.rank()] = 1;
+    tensor.parts.push_back({{Box::Whole(shape), turn, axes}, specs[i].name});
+  }
+  return tensor;
+}
+
 }  // namespace
 
-ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, uint64_t groups,
-                           bool transposed, std::optional<uint64_t> expert) {
+ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Layout layout,
+                           uint64_t groups, std::optional<uint64_t> expert) {
   if (expert) {
     std::vector<ParameterSpec> of_one = specs;
     for (ParameterSpec& spec : of_one) {
       spec.shape = WithoutFirst(spec.shape);
       spec.of_experts = false;
     }
-    ForeignTensor tensor = StoredTensor(std::move(name), of_one, groups, transposed);
+    ForeignTensor tensor = StoredTensor(std::move(name), of_one, layout, groups);
     for (ForeignPart& part : tensor.parts)
       part.box = {WithFirst(*expert, part.box.offset), WithFirst(1, part.box.extent)};
     return tensor;
   }
+  if (layout == Layout::kAlternating) return Alternating(std::move(name), specs);
+  if (layout != Layout::kGrouped) groups = 1;
   const bool matrix = specs[0].is_matrix();
   ForeignTensor tensor{std::move(name), specs[0].shape, {}};
   const int dim = tensor.shape.rank() - (matrix ? 2 : 1);
@@ -148,7 +170,7 @@ ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& s
       row += rows;
     }
   }
-  if (!transposed || !matrix) return tensor;
+  if (layout != Layout::kTransposed || !matrix) return tensor;
   tensor.shape = LastTwoSwapped(tensor.shape);
   for (ForeignPart& part : tensor.parts) part = {part.Transposed(), std::move(part.parameter)};
   return tensor;

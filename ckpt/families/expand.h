@@ -23,12 +23,11 @@ Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::j
 // The modules of such a model; its sizes do not matter. Errors: those of Expand.
 Result<DecoderModules> ModulesOf(const Architecture& architecture, nlohmann::json model);
 
-// The weights, or the biases, of one stored module: the rows of one behind those of the other, or `groups`
-// times as many of each by turns. Of a matrix the rows are the last dimension but one, whether or not experts
-// are stacked. `transposed`: a matrix is stored with its last two dimensions swapped. `expert`: only that one
-// of a stack is stored.
-ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, uint64_t groups,
-                           bool transposed, std::optional<uint64_t> expert = {});
+// The weights, or the biases, of one stored module, which has `groups` groups if its layout is kGrouped. Rows
+// of a matrix are the last dimension but one, whether or not experts are stacked. `expert`: only that one of
+// a stack is stored.
+ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Layout layout,
+                           uint64_t groups, std::optional<uint64_t> expert = {});
 
 // True if `condition` (family.h) holds for a layer of a manifest's `model`; a missing field counts as false.
 bool Holds(const std::string& condition, const nlohmann::json& model, int layer = 0);

@@ -24,10 +24,11 @@ inline constexpr const char* kExpertNumber = "{e}";
 
 // The layout of canonical modules in one stored weight. Biases are laid out as the rows of their weights.
 enum class Layout {
-  kStacked,     // stacked along the rows: [Q; K; V], [gate; up]; a single one is stored as it is
-  kTransposed,  // the same, stored [in, out] (GPT-2's Conv1D)
-  kGrouped,     // for each group of heads: its query heads, one key head, one value head; [heads, 3, d] if
-                // every query head has its own key and value
+  kStacked,      // stacked along the rows: [Q; K; V], [gate; up]; a single one is stored as it is
+  kTransposed,   // the same, stored [in, out] (GPT-2's Conv1D)
+  kAlternating,  // stored [in, out], and of the outputs one of each module by turns (GPT-OSS)
+  kGrouped,      // for each group of heads: its query heads, one key head, one value head; [heads, 3, d] if
+                 // every query head has its own key and value
 };
 
 struct Module {

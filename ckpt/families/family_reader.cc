@@ -21,20 +21,28 @@ namespace {
 using nlohmann::json;
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 3> kLayouts = {"stacked", "transposed", "grouped"};
+constexpr std::array<std::string_view, 4> kLayouts = {"stacked", "transposed", "alternating", "grouped"};
 constexpr std::array<std::string_view, 4> kRequired = {"num_layers", "hidden_size", "num_attention_heads",
                                                        "vocab_size"};
 // Fields of `model` that are neither in FunctionFields() nor a condition: other sizes, and those from which
 // the function follows (model_function.cc, ReadWindow).
-constexpr std::array<std::string_view, 16> kOtherFields = {
-    "ffn_hidden_size",       "max_position_embeddings",
-    "scale_attn_weights",    "query_pre_attn_scalar",
-    "use_sliding_window",    "max_window_layers",
-    "moe_ffn_hidden_size",   "shared_expert_ffn_hidden_size",
-    "mlp_only_layers",       "decoder_sparse_step",
-    "first_k_dense_replace", "n_shared_experts",
-    "q_lora_rank",           "kv_lora_rank",
-    "qk_nope_head_dim",      "v_head_dim"};
+constexpr std::array<std::string_view, 17> kOtherFields = {"ffn_hidden_size",
+                                                           "max_position_embeddings",
+                                                           "scale_attn_weights",
+                                                           "query_pre_attn_scalar",
+                                                           "use_sliding_window",
+                                                           "max_window_layers",
+                                                           "moe_ffn_hidden_size",
+                                                           "shared_expert_ffn_hidden_size",
+                                                           "mlp_only_layers",
+                                                           "decoder_sparse_step",
+                                                           "first_k_dense_replace",
+                                                           "n_shared_experts",
+                                                           "q_lora_rank",
+                                                           "kv_lora_rank",
+                                                           "qk_nope_head_dim",
+                                                           "v_head_dim",
+                                                           "moe_layers"};
 
 constexpr std::pair<const char*, const char*> kRows[] = {
     {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}};

@@ -125,7 +125,7 @@ Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>&
       if (found == uses.end())
         return Corrupt("tensor {} needs {}, which the checkpoint does not have", tensor.name, part.parameter);
       const ParameterSpec& spec = *found->second.spec;
-      if (!part.Fits(spec.shape, tensor.shape)) return DoesNotFit(tensor, part, spec);
+      if (!part.Fits(spec.shape, tensor.seen_shape())) return DoesNotFit(tensor, part, spec);
       found->second.elements += part.box.Volume();
     }
   }

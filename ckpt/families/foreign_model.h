@@ -25,6 +25,11 @@ struct ForeignTensor {
   std::string name;
   Dims shape;
   std::vector<ForeignPart> parts;  // cover it once
+  // The shape that they see it in: its last dimension in two, so that every n-th index is a box. Empty: its
+  // own.
+  Dims seen = {};
+
+  const Dims& seen_shape() const { return seen.rank() > 0 ? seen : shape; }
 };
 
 struct ForeignModel {

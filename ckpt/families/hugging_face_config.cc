@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -202,7 +203,8 @@ json WithSpellings(const Architecture& architecture, json model) {
   return model;
 }
 
-// The layers that are not mixtures, for families that state them by a list and a step, or as the first ones.
+// The layers that are not mixtures, for families that state them by a list and a step, or as the first ones;
+// or that list the mixtures.
 Status ReadDenseLayers(json& model) {
   const json step = model.value("decoder_sparse_step", json(1)),
              only = model.value("mlp_only_layers", json::array());
@@ -214,10 +216,18 @@ Status ReadDenseLayers(json& model) {
   const json first = model.value("first_k_dense_replace", json(0));
   if (!first.is_number_integer())
     return InvalidArgument("config.json: first_k_dense_replace is {}; it must be an integer", first.dump());
+  const json mixtures = model.value("moe_layers", json());
+  if (!mixtures.is_array() && !mixtures.is_null())
+    return InvalidArgument("config.json: moe_layers is {}; it must be a list", mixtures.dump());
+  const json& list = mixtures.is_array() ? mixtures : only;
+  const std::set<json> named(list.begin(), list.end());
+  const auto is_dense = [&](int64_t i) {
+    if (mixtures.is_array()) return !named.contains(i);
+    return first > i || (i + 1) % step.get<int64_t>() != 0 || named.contains(i);
+  };
   json dense = json::array();
   for (int64_t i = 0; i < model["num_layers"].get<int64_t>(); ++i)
-    if (first > i || (i + 1) % step.get<int64_t>() != 0 || std::ranges::find(only, json(i)) != only.end())
-      dense.push_back(i);
+    if (is_dense(i)) dense.push_back(i);
   if (!dense.empty()) model["dense_layers"] = std::move(dense);
   return OkStatus();
 }
@@ -248,9 +258,6 @@ Status CheckRefusals(const Architecture& architecture, const json& config) {
       return NotSupported("config.json: {} is {}; the {} table supports only {}", refusal.config,
                           value.dump(), architecture.name, wanted.dump());
   }
-  if (config.contains("quantization_config") && !config["quantization_config"].is_null())
-    return NotSupported(
-        "config.json: quantized weights (quantization_config) cannot be read; dequantize them first");
   return OkStatus();
 }
 

@@ -39,6 +39,7 @@ std::vector<CanonicalModule> MakeModules() {
       {"attention.key_value_down", {kKeyValueDown, kHidden}},
       {"attention.key_value_down_norm", {kKeyValueRank}},
       {"attention.key_value_up", {kKeyValueUp, kKeyValueRank}, rows},
+      {"attention.sinks", {kHeads}, rows},
       {"attention.output", {kHidden, kValues}, columns},
       {"attention.output_norm", {kHidden}},
       {"post_attention_norm", {kHidden}},
@@ -92,6 +93,8 @@ uint64_t SizeOf(Extent extent, const ModelShape& shape) {
         return shape.KeyValueWidth();
       case Extent::kHead:
         return shape.HeadDim();
+      case Extent::kHeads:
+        return shape.heads;
       case Extent::kValues:
         return shape.heads * shape.ValueHeadDim();
       case Extent::kQueryRank:

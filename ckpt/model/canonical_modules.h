@@ -14,6 +14,7 @@ enum class Extent {
   kQuery,
   kKeyValue,
   kHead,
+  kHeads,
   kValues,
   kQueryRank,
   kKeyValueDown,

@@ -45,7 +45,11 @@ constexpr FunctionField kFields[] = {
     {"num_experts", "experts of a layer that is a mixture; left out: the model has none", "null"},
     {"num_experts_per_token", "experts that a token visits", "null"},
     {"router_score", "of experts: softmax over all, or sigmoid of each", "\"softmax\""},
-    {"router_method", "as DeepSeek names them: greedy, group_limited_greedy or noaux_tc", "\"greedy\""},
+    {"router_method",
+     "as DeepSeek names them: greedy, group_limited_greedy or noaux_tc; greedy_on_input: the scores are "
+     "factors "
+     "on what experts read",
+     "\"greedy\""},
     {"router_scale", "factor on the weights of the visited experts", "1"},
     {"router_groups", "groups of experts, of which a token visits router_groups_per_token", "null"},
     {"router_groups_per_token", "of those groups", "null"},

@@ -2,6 +2,7 @@
 // convert/formats/systems.h.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ struct OpenOptions {
   // Leaves out tensors of types that Cairn does not support (complex64, uint16): a manifest's state has their
   // names and types as kTypesNotHeld.
   bool skip_types = false;
+  // Weights of few bits with scales for their blocks (block_scaled.h) are read as this type: fp32, bf16 or
+  // fp16. Nothing: as they are stored, and all tensors of the model under their own names.
+  std::optional<Dtype> dequantized = Dtype::kBF16;
 };
 
 // For the reader of a format, with the names that it left out because they were allowed. OpenForeign() puts

@@ -91,6 +91,15 @@ Status StoredSource::CheckCovered() const {
   return CheckCoverage(boxes).WithContext(directory());
 }
 
+PartRegions::PartRegions(const std::vector<ArrayPart>& parts, const CheckpointSource& source)
+    : PartRegions(parts, [&source](uint32_t array, Region& region) {
+        const Regions& stored = source.regions();
+        const auto [first, last] = stored.OfTensor(array);
+        if (first == last) return;
+        region.file = stored[first].file;
+        region.offset = stored[first].offset;
+      }) {}
+
 Region PartRegions::operator[](size_t index) const {
   Region region = Region::Whole(parts_[index].tensor, 0, parts_[index].box);
   place_of_(parts_[index].array, region);

@@ -39,6 +39,9 @@ class PartRegions final : public Regions {
   // `place_of`: sets the file and the offset of a part of this array.
   PartRegions(const std::vector<ArrayPart>& parts, std::function<void(uint32_t array, Region&)> place_of)
       : parts_(parts), place_of_(std::move(place_of)) {}
+  // Of tensors that are made of those of `source`, which have numbers as arrays have; a part is where its
+  // array begins.
+  PartRegions(const std::vector<ArrayPart>& parts, const CheckpointSource& source);
   size_t size() const override { return parts_.size(); }
   Region operator[](size_t index) const override;
   std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override { return parts_.Of(tensor); }

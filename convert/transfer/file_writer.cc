@@ -136,6 +136,7 @@ class FileWriting {
     const std::string opened = below.empty() ? directory : JoinPath(directory, below);
     OpenOptions open;
     open.format = target_.reader;
+    open.dequantized.reset();  // as it was written
     const auto reader = OpenForeign(fs_, opened, open);
     if (!reader.ok())
       return Corrupt("{}: what was read back is not what was written ({}); check the disk and try again",

@@ -69,11 +69,11 @@ Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
   return OkStatus();
 }
 
-// The type of most bytes, integers not counted.
+// The type of most bytes, among those in which a model computes.
 Dtype MainType(const std::vector<WrittenTensor>& weights) {
   std::map<Dtype, uint64_t> bytes;
   for (const WrittenTensor& weight : weights)
-    if (!IsInteger(weight.entry.dtype)) bytes[weight.entry.dtype] += weight.entry.bytes();
+    if (CanCast(weight.entry.dtype, Dtype::kF32)) bytes[weight.entry.dtype] += weight.entry.bytes();
   const auto most = std::ranges::max_element(bytes, {}, [](const auto& row) { return row.second; });
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }

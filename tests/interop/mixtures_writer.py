@@ -17,7 +17,17 @@ from test_huggingface import make
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import DeepseekV2Config, DeepseekV3Config, Glm4MoeConfig, MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import (
+    DeepseekV2Config,
+    DeepseekV3Config,
+    Glm4MoeConfig,
+    GptOssConfig,
+    Llama4TextConfig,
+    MixtralConfig,
+    OlmoeConfig,
+    Qwen2MoeConfig,
+    Qwen3MoeConfig,
+)
 
 EXPERTS, HIDDEN, WIDTH = 12, 24, 28  # torch.nn.functional.grouped_mm takes rows of whole 16 bytes
 SIZES = {"vocab_size": 61, "hidden_size": HIDDEN, "num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 3,
@@ -46,8 +56,17 @@ MODELS = {
     "deepseek_v2-lite": DeepseekV2Config(**LATENT | {"q_lora_rank": None}, attention_bias=True),
     "deepseek_v3": DeepseekV3Config(**LATENT),
     "deepseek_v3-biased": DeepseekV3Config(**LATENT | {"q_lora_rank": None}, attention_bias=True, rope_interleave=False, norm_topk_prob=False),
+    # In blocks of 32, as MXFP4 has them.
+    "gpt_oss": GptOssConfig(**SIZES | {"hidden_size": 64}, intermediate_size=96, num_local_experts=EXPERTS, head_dim=10, sliding_window=5,
+                            swiglu_limit=5.0),
+    "gpt_oss-unbiased": GptOssConfig(**EVEN, num_local_experts=EXPERTS, head_dim=6, attention_bias=False, tie_word_embeddings=True,
+                                     layer_types=["full_attention"] * 3),
+    "llama4_text": Llama4TextConfig(**EVEN, num_local_experts=EXPERTS, intermediate_size_mlp=54, head_dim=10, interleave_moe_layer_step=2,
+                                    no_rope_layer_interval=2, attention_chunk_size=6),
+    "llama4_text-listed": Llama4TextConfig(**EVEN, num_local_experts=EXPERTS, intermediate_size_mlp=54, head_dim=4, moe_layers=[0, 2],
+                                           use_qk_norm=False, attention_bias=True, floor_scale=4),
 }
-TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v2", "deepseek_v3")
+TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 
 
 def make_mixture(config, dtype=torch.float32):

@@ -25,7 +25,7 @@ MESHES = [{"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
 FUSED = ("gate_up_proj", "down_proj")  # experts in the memory of transformers 5
 PARTS = {"w1": "gate", "gate_proj": "gate", "w3": "up", "up_proj": "up", "w2": "down", "down_proj": "down"}
 OTHERS = {"gate.weight": "router.weight", "gate.e_score_correction_bias": "router_correction.weight",
-          "shared_expert_gate.weight": "shared_gate.weight"} | {
+          "shared_expert_gate.weight": "shared_gate.weight", "router.weight": "router.weight", "router.bias": "router.bias"} | {
     f"{module}.{part}_proj.weight": f"shared.{part}.weight" for module in ("shared_expert", "shared_experts") for part in ("gate", "up", "down")}
 
 
@@ -40,6 +40,10 @@ def canonical(stored):
         if match := re.fullmatch(r"model\.layers\.(\d+)\.\w+\.experts\.(\d+)\.(\w+)\.weight", name):
             layer, expert, part = match.groups()
             experts.setdefault(f"layers.{layer}.mlp.experts.{PARTS[part]}.weight", {})[int(expert)] = tensor
+        elif match := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?", name):  # GPT-OSS
+            rows = tensor if match[3] else tensor.transpose(1, 2)
+            parts = {"down": rows} if match[2] == "down" else {"gate": rows[:, ::2], "up": rows[:, 1::2]}
+            found |= {f"layers.{match[1]}.mlp.experts.{part}.{'bias' if match[3] else 'weight'}": one for part, one in parts.items()}
         elif match := re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.(.*)", name):
             if match[2] in OTHERS:
                 found[f"layers.{match[1]}.mlp.{OTHERS[match[2]]}"] = tensor
@@ -98,6 +102,18 @@ class ReleasesTest(TransformersTest):
                 for directory, more in ((fused, ()), (self.dir / f"{name}-dcp", ("--config", source))):
                     self.cairn("strip", directory, f"{directory}-back", "--dtype", "fp32", *more)
                     self.check_equal(source, pathlib.Path(f"{directory}-back"))
+
+    def test_a_pickle_of_transposed_views(self):
+        """As training code writes GPT-OSS that keeps its experts [experts, out, in]."""
+        source = self.save("source", make_mixture(MODELS["gpt_oss"]))
+        state = {name: tensor if tensor.dim() < 3 else tensor.transpose(1, 2).contiguous().transpose(1, 2)
+                 for name, tensor in tensors(source).items()}
+        pickled = self.dir / "pickled"
+        pickled.mkdir()
+        torch.save(state, pickled / "pytorch_model.bin")
+        (pickled / "config.json").write_text((source / "config.json").read_text())
+        self.cairn("strip", pickled, "back", "--dtype", "fp32")
+        self.check_equal(source, self.dir / "back")
 
     def test_configurations_of_transformers_4(self):
         """Qwen3-MoE has its experts' number under another key there."""

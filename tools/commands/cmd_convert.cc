@@ -85,7 +85,7 @@ Result<int> RunExport(const OpenedSource& opened, const System& format, const Ex
 Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
   const TransferFlags& flags = arguments.flags.transfer;
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false, arguments.dtype));
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
   const ExportOptions options{.target = {.topology = topology,
                                          .dtype = arguments.dtype,
@@ -102,6 +102,7 @@ Result<int> RunConvert(const ConvertArguments& arguments) {
   StripFlags flags = arguments.flags;
   const bool whole = flags.options.format->is_native() && !arguments.dtype && flags.options.keep_fp32.empty();
   flags.options.dtype = arguments.dtype;
+  if (!flags.options.format->is_native()) flags.transfer.open.dequantized.reset();  // unless it is cast
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
                          OpenChecked(flags.transfer, !whole, CastOf(flags.options)));
   if (whole) {

@@ -267,6 +267,7 @@ class Mapper {
           "{} has shape {}, which cannot be cut as {} is; --allow optimizer takes the weights without the "
           "optimizer's state",
           DisplayName(stored), ToString(stored.spec.shape), wanted.name);
+    if (as_stored && wanted.seen.rank() > 0) mapped_.seen.emplace(tensor, wanted.seen);
     std::set<std::string> parameters;
     for (const ForeignPart& part : wanted.parts) {
       const bool first = parameters.insert(part.parameter).second;

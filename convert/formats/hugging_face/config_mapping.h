@@ -17,7 +17,8 @@ namespace cairn {
 // Parameters, and their places in the stored tensors.
 struct ConfigMapping {
   TensorTable catalog;
-  std::vector<ArrayPart> parts;  // array: a stored tensor. Of one tensor after the other
+  std::vector<ArrayPart> parts;   // array: a stored tensor. Of one tensor after the other
+  std::map<uint32_t, Dims> seen;  // stored tensors that parts see in another shape (ForeignTensor)
   std::map<std::string, std::vector<std::string>> parameters_of;  // by each name of a stored tensor
   std::map<Fate, std::vector<uint32_t>> left;                     // stored tensors in no parameter
   // Stored tensors: tied embeddings, and a replica that must hold the same bytes (CheckTied).

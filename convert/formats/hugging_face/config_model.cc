@@ -16,7 +16,9 @@ constexpr uint64_t kMaxConfigBytes = 1 << 20;
 }  // namespace
 
 Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
+  CAIRN_ASSIGN_OR_RETURN(json config, ReadJsonObject(fs, path, kMaxConfigBytes));
+  json quantization = config.value(kQuantization, json());
+  if (!quantization.is_null()) config.erase(kQuantization);
   const json type = config.value("model_type", json());
   const Architecture* architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
   const std::string directory = ParentDir(path);
@@ -28,13 +30,25 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
   if (architecture == nullptr) {
     json model = {{"config", config}};
     if (!kept.empty()) model["hugging_face"] = std::move(kept);
-    return ConfigModel{path, nullptr, std::move(model)};
+    return ConfigModel{path, nullptr, std::move(model), std::move(quantization)};
   }
   Result<json> model = ModelOfConfig(*architecture, config);
   if (!model.ok()) return model.status().WithContext(directory);
   kept["config"] = config;
   (*model)["hugging_face"] = std::move(kept);
-  return ConfigModel{path, architecture, *std::move(model)};
+  return ConfigModel{path, architecture, *std::move(model), std::move(quantization)};
+}
+
+json ConfigModel::UnderOwnNames() const {
+  json own = model;
+  if (architecture != nullptr) {
+    json kept = model["hugging_face"];
+    own = {{"config", std::move(kept["config"])}};
+    kept.erase("config");
+    own["hugging_face"] = std::move(kept);
+  }
+  if (!quantization.is_null()) own["config"][kQuantization] = quantization;
+  return own;
 }
 
 std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, json& model) {

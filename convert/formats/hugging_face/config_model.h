@@ -10,10 +10,19 @@
 
 namespace cairn {
 
+// The key of config.json that says how weights were stored, and not which they are.
+inline constexpr const char* kQuantization = "quantization_config";
+
 struct ConfigModel {
   std::string path;                            // of the file
   const Architecture* architecture = nullptr;  // of the family; null: no table knows it
-  nlohmann::json model;                        // without a table: {"config": config.json, "hugging_face"?}
+  // Without a table: {"config": config.json, "hugging_face"?}. Without
+  // kQuantization.
+  nlohmann::json model;
+  nlohmann::json quantization;  // that key; null if the file has none
+
+  // The model of a source that keeps its names. Its config.json is whole.
+  nlohmann::json UnderOwnNames() const;
 };
 
 // `config` is config.json; generation_config.json beside it is kept, too. Errors: Corrupt, NotSupported and

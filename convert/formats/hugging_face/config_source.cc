@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "ckpt/base/first_axis.h"
 #include "ckpt/families/foreign_model.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
@@ -53,6 +54,7 @@ void RenameMembers(const ConfigMapping& mapped, json& state) {
 // In the form of Account::Close(); a tensor of the source counts as a storage.
 json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
   const auto& tensors = source.catalog().tensors;
+  const auto* const foreign = source.native_step() ? nullptr : static_cast<const ForeignSource*>(&source);
   std::vector<std::string> part_of;
   for (const TensorEntry& tensor : tensors) part_of.emplace_back(Name(tensor.role));
   json in_no_tensor = json::array(), left_behind = json::array();
@@ -67,15 +69,18 @@ json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
         in_no_tensor.push_back(DisplayName(tensors[tensor]));
     }
   std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
     auto& [count, bytes] = parts[part_of[i]];
+    const uint64_t stored = foreign ? foreign->StoredBytes(i) : tensors[i].bytes();
     ++count;
-    bytes += tensors[i].bytes();
+    bytes += stored;
+    all += stored;
   }
   json told = json::object();
   for (const auto& [name, part] : parts) told[name] = {{"count", part.first}, {"bytes", part.second}};
   return {{"storages", tensors.size()},
-          {"bytes", source.catalog().bytes()},
+          {"bytes", all},
           {"parts", std::move(told)},
           {"in_no_tensor", std::move(in_no_tensor)},
           {"left_behind", std::move(left_behind)}};
@@ -85,7 +90,10 @@ class ConfigSource final : public ForeignSource {
  public:
   ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, json model,
                std::vector<std::string> history)
-      : ForeignSource(source->manifest()), source_(std::move(source)), parts_(std::move(mapped.parts)) {
+      : ForeignSource(source->manifest()),
+        source_(std::move(source)),
+        parts_(std::move(mapped.parts)),
+        seen_(std::move(mapped.seen)) {
     SetName(source_->name());
     manifest_.model = std::move(model);
     manifest_.files.clear();
@@ -112,13 +120,14 @@ class ConfigSource final : public ForeignSource {
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
     for (const auto& [part, common] : regions_.parts().Meet(tensor, box)) {
-      const Box stored = part.ToArray(common);
-      if (!part.reorders() && common == box) return source_->ReadBox(part.array, stored, out);
+      const Box seen = part.ToArray(common);
+      if (!part.reorders() && common == box) return source_->ReadBox(part.array, seen, out);
       const uint64_t size = SizeOf(catalog_.tensors[tensor].dtype);
+      const Box read = WholeTurns(part.array, seen), stored = InStored(part.array, read);
       read_.resize(stored.Volume() * size);
       CAIRN_RETURN_IF_ERROR(source_->ReadBox(part.array, stored, read_));
       transposer_.MapRuns(
-          part.Inverse(), stored, stored, read_, box,
+          part.Inverse(), seen, read, read_, box,
           [&](uint64_t to, std::span<const std::byte> run) { std::ranges::copy(run, &out[to * size]); });
     }
     return OkStatus();
@@ -139,17 +148,30 @@ class ConfigSource final : public ForeignSource {
   }
 
  private:
-  void SetPlace(uint32_t tensor, Region& region) const {
-    const Regions& stored = source_->regions();
-    const auto [first, last] = stored.OfTensor(tensor);
-    if (first == last) return;
-    region.file = stored[first].file;
-    region.offset = stored[first].offset;
+  // The box around `seen` that is one in the stored tensor, too: all of the dimension that only is seen.
+  Box WholeTurns(uint32_t stored, Box seen) const {
+    const auto found = seen_.find(stored);
+    if (found == seen_.end()) return seen;
+    const int last = seen.rank() - 1;
+    seen.offset[last] = 0;
+    seen.extent[last] = found->second[last];
+    return seen;
+  }
+  // Such a box in the stored tensor.
+  Box InStored(uint32_t stored, const Box& seen) const {
+    if (!seen_.contains(stored)) return seen;
+    const int last = seen.rank() - 1;
+    const uint64_t turns = seen.extent[last];
+    Box box{First(seen.offset, last), First(seen.extent, last)};
+    box.offset[last - 1] *= turns;
+    box.extent[last - 1] *= turns;
+    return box;
   }
 
-  // Only contiguous boxes are announced; columns of a transposed tensor are not contiguous.
+  // Only contiguous boxes are announced; columns of a transposed tensor are not contiguous, nor are turns.
   void AddBoxes(const TensorBox& wanted, std::deque<TensorBox>& boxes) const {
     for (const auto& [part, common] : regions_.parts().Meet(wanted.tensor, wanted.box)) {
+      if (seen_.contains(part.array)) continue;
       const Box stored = part.ToArray(common),
                 whole = Box::Whole(source_->catalog().tensors[part.array].spec.shape);
       if (LoopsOf({stored, stored}, stored, stored, whole).loops.size() == 1)
@@ -160,7 +182,8 @@ class ConfigSource final : public ForeignSource {
   const std::unique_ptr<CheckpointSource> source_;
   TensorTable catalog_;
   const std::vector<ArrayPart> parts_;
-  const PartRegions regions_{parts_, [this](uint32_t tensor, Region& region) { SetPlace(tensor, region); }};
+  const std::map<uint32_t, Dims> seen_;
+  const PartRegions regions_{parts_, *source_};
   std::vector<std::byte> read_;
   BoxTransposer transposer_;
 };
@@ -177,13 +200,20 @@ Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_
                         FamilyWithoutTable(config.model));
   Result<ConfigMapping> mapped = MapByConfig(source->catalog(), &source->manifest(), config, options.allow);
   if (!mapped.ok()) return mapped.status().WithContext(source->name());
-  for (const auto& [original, copy] : mapped->twins)
-    CAIRN_RETURN_IF_ERROR(CheckTied(*source, original, copy, path).WithContext(source->name()));
-  std::vector<std::string> history = {fmt::format(
-      "import: its names were read as those of a {} model (--config)", config.architecture->name)};
+  return ReadMapped(std::move(source), *std::move(mapped), std::move(config), options,
+                    {fmt::format("import: its names were read as those of a {} model (--config)",
+                                 config.architecture->name)});
+}
+
+Result<std::unique_ptr<ForeignSource>> ReadMapped(std::unique_ptr<CheckpointSource> source,
+                                                  ConfigMapping mapped, ConfigModel config,
+                                                  const OpenOptions& options,
+                                                  std::vector<std::string> history) {
+  for (const auto& [original, copy] : mapped.twins)
+    CAIRN_RETURN_IF_ERROR(CheckTied(*source, original, copy, config.path).WithContext(source->name()));
   std::ranges::move(LeaveOutFields(options.allow, config.model), std::back_inserter(history));
   return std::unique_ptr<ForeignSource>(std::make_unique<ConfigSource>(
-      std::move(source), std::move(*mapped), std::move(config.model), std::move(history)));
+      std::move(source), std::move(mapped), std::move(config.model), std::move(history)));
 }
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "convert/foreign/open_options.h"
+#include "convert/formats/hugging_face/config_mapping.h"
 
 namespace cairn {
 
@@ -19,5 +20,12 @@ namespace cairn {
 // config.json.
 Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
                                                     const OpenOptions& options);
+
+// The source's tensors as parameters, by a mapping of its catalog. `history`: what the manifest's gets in
+// addition. Errors: Corrupt if copies of tied embeddings differ.
+Result<std::unique_ptr<ForeignSource>> ReadMapped(std::unique_ptr<CheckpointSource> source,
+                                                  ConfigMapping mapped, ConfigModel config,
+                                                  const OpenOptions& options,
+                                                  std::vector<std::string> history = {});
 
 }  // namespace cairn

@@ -63,7 +63,8 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
         target.parts.push_back(
             {part, numbers.at(part.parameter), static_cast<uint32_t>(target.arrays.size())});
       const auto storage = static_cast<uint32_t>(target.storages.size());
-      target.arrays.push_back({tensor.name, dtype, tensor.shape, {{{0, tensor.shape.Volume()}, storage, 0}}});
+      target.arrays.push_back(
+          {tensor.name, dtype, tensor.seen_shape(), {{{0, tensor.shape.Volume()}, storage, 0}}});
       target.storages.push_back({static_cast<uint32_t>(file), static_cast<uint32_t>(entries.size())});
       entries.push_back({tensor.name, dtype, tensor.shape});
     }

@@ -10,7 +10,9 @@
 #include "ckpt/model/canonical_modules.h"
 #include "convert/foreign/replicas.h"
 #include "convert/foreign/stored_builder.h"
-#include "convert/formats/hugging_face/config_mapping.h"
+#include "convert/formats/hugging_face/block_scaled.h"
+#include "convert/formats/hugging_face/config_source.h"
+#include "convert/formats/hugging_face/dequantized_source.h"
 #include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
@@ -67,7 +69,11 @@ Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, WeightFiles fi
     if (!tensor.unknown_type.empty())
       return NotSupported("{}: tensor {} has type {}, which weights cannot have", files.directory,
                           tensor.name, tensor.unknown_type);
-    if (std::exchange(stored, part.array) != part.array) array = builder.AddArray(tensor);
+    if (std::exchange(stored, part.array) != part.array) {
+      array = builder.AddArray(tensor);
+      if (const auto seen = mapping.seen.find(stored); seen != mapping.seen.end())
+        builder.catalog.arrays[array].shape = seen->second;
+    }
     builder.catalog.parts.push_back({tensor.Stored(part), numbers[part.tensor], array});
   }
   for (const auto& [fate, tensors] : mapping.left)
@@ -79,37 +85,8 @@ Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, WeightFiles fi
   return builder.Open(fs, files.directory, std::move(manifest), Replicas::kStrict, about);
 }
 
-}  // namespace
-
-std::string RunTextOf(const json& model) {
-  json fields = model;
-  fields.erase("hugging_face");
-  return fields.dump();
-}
-
-Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFiles files,
-                                                       const OpenOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(files.directory, "config.json")));
-  json& model = config.model;
-  if (config.architecture == nullptr)
-    return OpenUnderOwnNames(fs, std::move(files), std::move(model), options);
-  const Result<ConfigMapping> mapping =
-      MapByConfig(TableOf(files.tensors), /*training=*/nullptr, config, options.allow);
-  if (!mapping.ok()) return mapping.status().WithContext(files.directory);
-  if (mapping->another_head) {
-    json own = {{"config", std::move(model["hugging_face"]["config"])}};
-    model["hugging_face"].erase("config");
-    own["hugging_face"] = std::move(model["hugging_face"]);
-    return OpenUnderOwnNames(fs, std::move(files), std::move(own), options);
-  }
-  CAIRN_RETURN_IF_ERROR(CheckTwins(fs, files, *mapping, config.path));
-  Manifest manifest;
-  manifest.model = std::move(model);
-  return OpenMapped(fs, std::move(files), *mapping, std::move(manifest), options.allow);
-}
-
-Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files, json model,
-                                                         const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenAsStored(FileSystem& fs, WeightFiles files, json model,
+                                                    const OpenOptions& options) {
   ConfigMapping mapping;
   Manifest manifest;
   for (uint32_t i = 0; i < files.tensors.size(); ++i) {
@@ -133,6 +110,90 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightF
   if (mapping.parts.empty()) return NotFound("{}: it does not contain tensors", files.directory);
   manifest.model = std::move(model);
   return OpenMapped(fs, std::move(files), mapping, std::move(manifest), options.allow);
+}
+
+bool HasScales(const std::vector<BlockScaled>& scaled) {
+  return std::ranges::any_of(scaled, [](const BlockScaled& one) { return one.scales.has_value(); });
+}
+
+// Under own names. Weights with scales are read as `type`, or stay as they are.
+Result<std::unique_ptr<ForeignSource>> OpenNames(FileSystem& fs, WeightFiles files, json model,
+                                                 bool has_family, std::optional<Dtype> type,
+                                                 const OpenOptions& options) {
+  const json quantization = model.value("config", json::object()).value(kQuantization, json());
+  CAIRN_ASSIGN_OR_RETURN(auto source, OpenAsStored(fs, std::move(files), std::move(model), options));
+  const auto scaled = FindBlockScaled(source->catalog(), quantization, has_family);
+  if (!scaled.ok()) return scaled.status().WithContext(source->name());
+  const std::string counts = CountsOfScaled(*scaled);
+  if (type && !scaled->empty()) source = Dequantized(std::move(source), *scaled, *type);
+  if (counts.empty()) return source;
+  if (!type) {
+    source->SetNote(
+        fmt::format("{}: {} weights stay as they are stored, under their own names; --dtype bf16 dequantizes "
+                    "them",
+                    source->name(), counts));
+    return source;
+  }
+  source->SetNote(
+      fmt::format("{}: {} weights are read as {}, with their scales", source->name(), counts, Name(*type)));
+  source->AddHistory(fmt::format("import: {} weights were read as {}", counts, Name(*type)));
+  return source;
+}
+
+// As parameters, through a source of the files' names. The mapping leaves out what is allowed, because it
+// knows which names have no place; it sees no tensors of types that are not held.
+Result<std::unique_ptr<ForeignSource>> OpenThroughNames(FileSystem& fs, WeightFiles files, ConfigModel config,
+                                                        const OpenOptions& options) {
+  OpenOptions of_names = options;
+  if (std::ranges::all_of(files.tensors, &std::string::empty, &StoredArray::unknown_type))
+    of_names.allow.clear();
+  CAIRN_ASSIGN_OR_RETURN(
+      auto source, OpenNames(fs, std::move(files), config.UnderOwnNames(),
+                             /*has_family=*/true, options.dequantized.value_or(Dtype::kBF16), of_names));
+  auto mapping = MapByConfig(source->catalog(), /*training=*/nullptr, config, options.allow);
+  if (!mapping.ok()) return mapping.status().WithContext(source->name());
+  if (mapping->another_head) return source;
+  const std::string note = source->note();
+  CAIRN_ASSIGN_OR_RETURN(source,
+                         ReadMapped(std::move(source), *std::move(mapping), std::move(config), options));
+  source->SetNote(note);
+  return source;
+}
+
+}  // namespace
+
+std::string RunTextOf(const json& model) {
+  json fields = model;
+  fields.erase("hugging_face");
+  return fields.dump();
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFiles files,
+                                                       const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(files.directory, "config.json")));
+  const bool has_family = config.architecture != nullptr;
+  const TensorTable table = TableOf(files.tensors);
+  const auto scaled = FindBlockScaled(table, config.quantization, has_family);
+  if (!scaled.ok()) return scaled.status().WithContext(files.directory);
+  if (!has_family || (HasScales(*scaled) && !options.dequantized))
+    return OpenNames(fs, std::move(files), config.UnderOwnNames(), has_family, options.dequantized, options);
+  if (!scaled->empty()) return OpenThroughNames(fs, std::move(files), std::move(config), options);
+  const Result<ConfigMapping> mapping = MapByConfig(table, /*training=*/nullptr, config, options.allow);
+  if (!mapping.ok()) return mapping.status().WithContext(files.directory);
+  if (mapping->another_head) return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
+  if (std::ranges::any_of(mapping->seen,
+                          [&](const auto& seen) { return files.tensors[seen.first].transposed; }))
+    return OpenThroughNames(fs, std::move(files), std::move(config), options);
+  CAIRN_RETURN_IF_ERROR(CheckTwins(fs, files, *mapping, config.path));
+  Manifest manifest;
+  manifest.model = std::move(config.model);
+  return OpenMapped(fs, std::move(files), *mapping, std::move(manifest), options.allow);
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files, json model,
+                                                         const OpenOptions& options) {
+  return OpenNames(fs, std::move(files), std::move(model), /*has_family=*/false, options.dequantized,
+                   options);
 }
 
 }  // namespace cairn

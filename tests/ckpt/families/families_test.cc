@@ -61,7 +61,8 @@ TEST_P(ArchitectureTest, EveryElementIsStoredOnceAndUsedOnce) {
     Cover stored, used;
     for (const ParameterSpec& spec : expanded->parameters) used.AddTensor(spec.name, spec.shape);
     for (const ForeignTensor& tensor : expanded->tensors) {
-      stored.AddTensor(tensor.name, tensor.shape);
+      stored.AddTensor(tensor.name, tensor.seen_shape());
+      EXPECT_EQ(tensor.seen_shape().Volume(), tensor.shape.Volume());
       for (const ForeignPart& part : tensor.parts) {
         stored.AddBox(tensor.name, part.in_array);
         used.AddBox(part.parameter, part.box);
@@ -184,7 +185,8 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
            {"/modules/5/canonical", "output", "the module lm_head: 'output' is in another module, too"},
            {"/modules/5/before", "lm_head",
             "\"model.norm\" cannot be before \"lm_head\": its place is already fixed"},
-           {"/modules/5/layout", "rows", "layout is 'rows'; it must be one of stacked, transposed, grouped"},
+           {"/modules/5/layout", "rows",
+            "layout is 'rows'; it must be one of stacked, transposed, alternating, grouped"},
            {"/modules/5/suffixes", "",
             "the module model.norm: suffixes must be two: of the weight and of the bias"},
            {"/modules/5/suffixes", {"", ""}, "mine.json: the tensor model.norm occurs twice"},
@@ -290,10 +292,10 @@ TEST(MixtureTest, ALayersSizesAreBounded) {
 TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
   const std::vector<ParameterSpec> weights = {{.name = "gate", .shape = {4, 6, 8}, .of_experts = true},
                                               {.name = "up", .shape = {4, 6, 8}, .of_experts = true}};
-  const ForeignTensor fused = StoredTensor("w", weights, 1, false);
+  const ForeignTensor fused = StoredTensor("w", weights, Layout::kStacked, 1);
   EXPECT_EQ(fused.shape, (Dims{4, 12, 8}));
   EXPECT_EQ(fused.parts[1].in_array, (Box{{0, 6, 0}, {4, 6, 8}}));
-  const ForeignTensor transposed = StoredTensor("w", weights, 1, true);
+  const ForeignTensor transposed = StoredTensor("w", weights, Layout::kTransposed, 1);
   EXPECT_EQ(transposed.shape, (Dims{4, 8, 12}));
   EXPECT_EQ(transposed.parts[1].in_array, (Box{{0, 0, 6}, {4, 8, 6}}));
   EXPECT_EQ(transposed.parts[1].axes, kLastTwoSwapped);
@@ -301,9 +303,18 @@ TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
     EXPECT_TRUE(CheckAgainst({{tensor}, {}}, weights).ok()) << ToString(tensor.shape);
   const std::vector<ParameterSpec> biases = {{.name = "gate", .shape = {4, 6}, .of_experts = true},
                                              {.name = "up", .shape = {4, 6}, .of_experts = true}};
-  const ForeignTensor bias = StoredTensor("b", biases, 1, true);
+  const ForeignTensor bias = StoredTensor("b", biases, Layout::kTransposed, 1);
   EXPECT_EQ(bias.shape, (Dims{4, 12})) << "a stack of vectors is not transposed";
   EXPECT_EQ(bias.parts[1].in_array, (Box{{0, 6}, {4, 6}}));
+  const ForeignTensor turns = StoredTensor("w", weights, Layout::kAlternating, 1);
+  EXPECT_EQ(turns.shape, (Dims{4, 8, 12}));
+  EXPECT_EQ(turns.seen, (Dims{4, 8, 6, 2}));
+  EXPECT_EQ(turns.parts[1].ToArray({{2, 5, 3}, {1, 1, 1}}), (Box{{2, 3, 5, 1}, {1, 1, 1, 1}}));
+  EXPECT_TRUE(CheckAgainst({{turns}, {}}, weights).ok());
+  const ForeignTensor bias_turns = StoredTensor("b", biases, Layout::kAlternating, 1);
+  EXPECT_EQ(bias_turns.shape, (Dims{4, 12}));
+  EXPECT_EQ(bias_turns.parts[1].ToArray({{2, 5}, {1, 1}}), (Box{{2, 5, 1}, {1, 1, 1}}));
+  EXPECT_TRUE(CheckAgainst({{bias_turns}, {}}, biases).ok());
 }
 
 TEST(ArchitecturesTest, Gpt2HasTheParametersOfTheTrainer) {
