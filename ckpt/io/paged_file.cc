@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace cairn {
@@ -111,8 +112,10 @@ Status PagedFile::Write(uint64_t offset, std::span<const std::byte> bytes) {
 Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
   if (bytes.empty()) return OkStatus();
   const uint64_t number = offset / kPageBytes;
-  const auto [at, fresh] = pages_.try_emplace(number);
-  Page& page = at->second;
+  bool fresh = false;
+  if (recent_ == pages_.end() || recent_->first != number)
+    std::tie(recent_, fresh) = pages_.try_emplace(number);
+  Page& page = recent_->second;
   if (fresh && evicted_.erase(number) > 0) CAIRN_RETURN_IF_ERROR(ReadAgain(number, page));
   std::memcpy(page.bytes.data() + offset % kPageBytes, bytes.data(), bytes.size());
   page.filled += bytes.size();
@@ -142,6 +145,7 @@ Status PagedFile::ReadAgain(uint64_t number, Page& page) {
 void PagedFile::WritePages(Pages::iterator first, Pages::iterator last) {
   std::unique_ptr<WriteRing::Buffer> buffer;
   uint64_t begin = 0;
+  recent_ = pages_.end();
   for (; first != last; first = pages_.erase(first), --waiting_.count_) {
     const uint64_t offset = first->first * kPageBytes;
     if (buffer && (offset != begin + buffer->size || buffer->size == ring_.buffer_bytes()))

@@ -89,8 +89,9 @@ class PagedFile {
   std::unique_ptr<File> file_;
   std::unique_ptr<File> reader_;  // opened when first needed
   const uint64_t bytes_;
-  Pages pages_;                 // that wait
-  std::set<uint64_t> evicted_;  // incomplete ones that lie in the file
+  Pages pages_;                            // that wait
+  Pages::iterator recent_ = pages_.end();  // the last one that got bytes
+  std::set<uint64_t> evicted_;             // incomplete ones that lie in the file
 };
 
 }  // namespace cairn
