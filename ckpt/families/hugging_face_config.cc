@@ -103,7 +103,8 @@ bool IsKnown(const Architecture& architecture, const std::string& key) {
                              [&](const Field& field) { return std::ranges::any_of(field.config, fits); });
 }
 
-// `table` is that of the family, or null. Nested objects count, too: some families keep the experts in one.
+// `table` is that of the family, or null. Nested objects count, too: some families keep the experts in one. A
+// part with the decoder is checked by its own family.
 Status CheckCounted(const json& config, const Architecture* table) {
   const auto counts = [&](const std::string& key) {
     return table != nullptr && std::ranges::any_of(table->fields, [&](const Field& field) {
@@ -117,7 +118,7 @@ Status CheckCounted(const json& config, const Architecture* table) {
           "not "
           "counted yet",
           key, value.dump());
-    if (value.is_object())
+    if (value.is_object() && std::ranges::find(kDecoderParts, key) == std::end(kDecoderParts))
       if (const Status inner = CheckCounted(value, table); !inner.ok()) return inner.WithContext(key);
   }
   return OkStatus();

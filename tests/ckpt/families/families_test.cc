@@ -510,6 +510,9 @@ TEST(ShapeOfConfigTest, ReadsSizesFromOnePartOfACompositeModel) {
     EXPECT_THAT(ShapeOfConfig({{part, {{"hidden_size", 8}}}}).status().message(),
                 AllOf(HasSubstr(part), HasSubstr("num_layers is missing")));
   }
+  json mixture = Llama8B();
+  mixture.update({{"model_type", "qwen3_moe"}, {"num_experts", 4}, {"num_experts_per_tok", 2}});
+  EXPECT_EQ(ShapeOfConfig({{"model_type", "seer"}, {"text_config", mixture}})->experts, 4);
   json tied = Llama8B();
   tied.erase("tie_word_embeddings");
   tied["model_type"] = "gemma3_text";
