@@ -39,8 +39,8 @@ def mixtral(size):
     while hidden > 64 and parameters(config(hidden, 4)) * BYTES_PER_PARAMETER > size:
         hidden //= 2
     layers = 4
-    while parameters(config(hidden, layers + 4)) * BYTES_PER_PARAMETER <= size:
-        layers += 4
+    while parameters(config(hidden, layers + 2)) * BYTES_PER_PARAMETER <= size:
+        layers += 2
     return config(hidden, layers)
 
 
