@@ -69,37 +69,13 @@ const Field kSizes[] = {
      {"max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"}},
 };
 
-// Globs of keys of models whose size ModelShape cannot tell: mixtures of experts, latent attention, state
-// spaces, two stacks of layers.
+// Globs of keys of models whose size ModelShape cannot tell, unless the family's table has the key: mixtures
+// of experts, latent attention, state spaces, two stacks of layers.
 constexpr const char* kUncounted[] = {"*expert*",           "*lora_rank",        "ssm_*",         "mamba_*",
                                       "state_size",         "linear_num_*",      "linear_conv_*", "hybrid_*",
                                       "is_encoder_decoder", "layers_block_type", "block_types"};
 // The keys under which models of several parts keep the sizes of the decoder.
 constexpr const char* kDecoderParts[] = {"text_config", "llm_config", "language_config"};
-
-// Sets the modules, and `tied` as the family has it by default. An unknown family is assumed to be like the
-// newer ones.
-Status ReadModules(const json& config, ModelShape& shape) {
-  const json type = config.value("model_type", json());
-  const std::string family = type.is_string() ? type.get<std::string>() : "";
-  if (const Architecture* table = FindArchitecture(family)) {
-    json model = table->model;
-    for (const Field& field : table->fields) {
-      const json* stated = FindKey(field, config);
-      model[field.model] = stated == nullptr ? field.fallback : *stated;
-    }
-    shape.tied = Holds("tied_embeddings", model);
-    CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*table, std::move(model)));
-    return OkStatus();
-  }
-  static const json kSizesOnly = json::parse(SizesOnlyText());
-  const json known = kSizesOnly.value(family, json::object());
-  DenseModules modules = known.value("gated_mlp", true) ? kLlamaModules : DenseModules();
-  modules.positions = known.value("learned_positions", false);
-  shape.modules = modules;
-  shape.tied = known.value("tied_embeddings", false);
-  return OkStatus();
-}
 
 // One expert, or none, is a dense model.
 bool IsUncounted(const std::string& key, const json& value) {
@@ -109,19 +85,6 @@ bool IsUncounted(const std::string& key, const json& value) {
   return key == "layer_types" && value.is_array() && std::ranges::any_of(value, [](const json& type) {
            return type != "full_attention" && type != "sliding_attention" && type != "chunked_attention";
          });
-}
-
-// Nested objects count, too: some families keep the experts in one.
-Status CheckCounted(const json& config) {
-  for (const auto& [key, value] : config.items()) {
-    if (IsUncounted(key, value))
-      return NotSupported(
-          "{} is {}: experts, latent attention, state spaces and encoders are not counted yet", key,
-          value.dump());
-    if (value.is_object())
-      if (const Status inner = CheckCounted(value); !inner.ok()) return inner.WithContext(key);
-  }
-  return OkStatus();
 }
 
 bool SaysNothing(const json& value) {
@@ -139,6 +102,27 @@ bool IsKnown(const Architecture& architecture, const std::string& key) {
          std::ranges::any_of(architecture.refusals, fits, &Refusal::config) ||
          std::ranges::any_of(architecture.fields,
                              [&](const Field& field) { return std::ranges::any_of(field.config, fits); });
+}
+
+// `table` is that of the family, or null. Nested objects count, too: some families keep the experts in one. A
+// part with the decoder is checked by its own family.
+Status CheckCounted(const json& config, const Architecture* table) {
+  const auto counts = [&](const std::string& key) {
+    return table != nullptr && std::ranges::any_of(table->fields, [&](const Field& field) {
+             return std::ranges::find(field.config, key) != field.config.end();
+           });
+  };
+  for (const auto& [key, value] : config.items()) {
+    if (IsUncounted(key, value) && !counts(key))
+      return NotSupported(
+          "{} is {}: experts and latent attention of families without a table, state spaces and encoders are "
+          "not "
+          "counted yet",
+          key, value.dump());
+    if (value.is_object() && std::ranges::find(kDecoderParts, key) == std::end(kDecoderParts))
+      if (const Status inner = CheckCounted(value, table); !inner.ok()) return inner.WithContext(key);
+  }
+  return OkStatus();
 }
 
 // A family without such a field derives the size from the others; another size is another function.
@@ -270,12 +254,9 @@ Status CheckFlags(const Architecture& architecture, const json& model) {
   return OkStatus();
 }
 
-}  // namespace
-
-Result<json> ModelOfConfig(const Architecture& architecture, const json& config) {
-  CAIRN_RETURN_IF_ERROR(CheckRefusals(architecture, config));
+// The fields of the table that `config` states, or their fallbacks.
+json FieldsOf(const Architecture& architecture, const json& config) {
   json model = architecture.model;
-  model["architecture"] = architecture.name;
   for (const Field& field : architecture.fields) {
     const json* value = FindKey(field, config);
     if (value != nullptr && !value->is_null())
@@ -283,6 +264,40 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
     else if (value == nullptr && !field.fallback.is_null())
       model[field.model] = field.fallback;
   }
+  return model;
+}
+
+// The sizes, the modules, and `tied` as the family has it by default; `table` is null if it has none. An
+// unknown family is assumed to be like the newer ones.
+Result<ModelShape> ShapeOfFamily(const Architecture* table, const std::string& family, const json& config) {
+  json model = json::object();
+  for (const Field& size : kSizes)
+    if (const json* value = FindKey(size, config)) model[size.model] = *value;
+  if (table == nullptr) {
+    CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
+    static const json kSizesOnly = json::parse(SizesOnlyText());
+    const json known = kSizesOnly.value(family, json::object());
+    DenseModules modules = known.value("gated_mlp", true) ? kLlamaModules : DenseModules();
+    modules.positions = known.value("learned_positions", false);
+    shape.modules = modules;
+    shape.tied = known.value("tied_embeddings", false);
+    return shape;
+  }
+  model.update(FieldsOf(*table, config));
+  Derive(*table, model);
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
+  CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
+  shape.tied = Holds("tied_embeddings", model);
+  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*table, std::move(model)));
+  return shape;
+}
+
+}  // namespace
+
+Result<json> ModelOfConfig(const Architecture& architecture, const json& config) {
+  CAIRN_RETURN_IF_ERROR(CheckRefusals(architecture, config));
+  json model = FieldsOf(architecture, config);
+  model["architecture"] = architecture.name;
   if (architecture.rope) CAIRN_RETURN_IF_ERROR(ReadRope(config, model));
   Derive(architecture, model);
   CAIRN_RETURN_IF_ERROR(ReadShape(model).status().WithContext("config.json"));
@@ -295,7 +310,10 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
 }
 
 Result<ModelShape> ShapeOfConfig(const json& config) {
-  CAIRN_RETURN_IF_ERROR(CheckCounted(config));
+  const auto type = config.find("model_type");
+  const std::string family = type != config.end() && type->is_string() ? type->get<std::string>() : "";
+  const Architecture* table = FindArchitecture(family);
+  CAIRN_RETURN_IF_ERROR(CheckCounted(config, table));
   if (FindKey(kSizes[0], config) == nullptr)
     for (const char* part : kDecoderParts)
       if (const auto found = config.find(part); found != config.end() && found->is_object()) {
@@ -305,11 +323,7 @@ Result<ModelShape> ShapeOfConfig(const json& config) {
         Result<ModelShape> shape = ShapeOfConfig(decoder);
         return shape.ok() ? shape : shape.status().WithContext(part);
       }
-  json model = json::object();
-  for (const Field& size : kSizes)
-    if (const json* value = FindKey(size, config)) model[size.model] = *value;
-  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
-  CAIRN_RETURN_IF_ERROR(ReadModules(config, shape));
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ShapeOfFamily(table, family, config));
   if (shape.positions > 0) shape.seq = shape.positions;
   if (!shape.modules.Has("embedding.position")) shape.positions = 0;
   if (const json tied = config.value("tie_word_embeddings", json()); tied.is_boolean()) shape.tied = tied;

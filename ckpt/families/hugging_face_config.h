@@ -19,7 +19,7 @@ Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlo
 // The sizes of a model of any family, with or without a table, for planning; of a model of several parts
 // those of its decoder (text_config). `positions` stays 0 unless they are learned; `seq` is the longest
 // sequence of the model. Errors: InvalidArgument naming a missing or absurd size; NotSupported naming the key
-// of a mixture of experts, or of another model that ModelShape cannot describe.
+// of a mixture of experts in a family without a table, or of another model that ModelShape cannot describe.
 Result<ModelShape> ShapeOfConfig(const nlohmann::json& config);
 
 // `dtype` is that of the weights. Errors: those of ModelOfConfig for the kept file; InvalidArgument naming a

@@ -7,7 +7,8 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kSmallWindowBytes = 8 << 10;
+// The headers of the first records of a container that is written page by page lie in it.
+constexpr uint64_t kSmallWindowBytes = 24 << 10;
 
 }  // namespace
 

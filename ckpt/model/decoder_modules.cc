@@ -84,6 +84,16 @@ bool DecoderModules::HasBias(std::string_view name) const {
          std::ranges::any_of(kinds_, [&](const auto& kind) { return kind.HasBias(name); });
 }
 
+void DecoderModules::ForEachKind(uint64_t begin, uint64_t end,
+                                 const std::function<void(const ModuleSet&, double)>& visit) const {
+  std::vector<double> counts(kinds_.size());
+  if (layers_.empty()) counts[0] = static_cast<double>(end - begin);
+  for (uint64_t layer = begin; !layers_.empty() && layer < end; ++layer)
+    ++counts[layers_[std::min<uint64_t>(layer, layers_.size() - 1)]];
+  for (size_t kind = 0; kind < kinds_.size(); ++kind)
+    if (counts[kind] > 0) visit(kinds_[kind], counts[kind]);
+}
+
 double DecoderModules::LayerMean(const std::function<double(const ModuleSet&)>& value) const {
   if (layers_.empty()) return value(kinds_[0]);
   std::vector<double> of_kind(kinds_.size());

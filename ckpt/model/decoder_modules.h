@@ -62,6 +62,10 @@ class DecoderModules {
   // In a layer of any kind, or outside the layers.
   bool Has(std::string_view name) const;
   bool HasBias(std::string_view name) const;
+  // Calls `visit` with each kind of layer in [begin, end), and how many of these it has. Layers that are not
+  // known are like the last one.
+  void ForEachKind(uint64_t begin, uint64_t end,
+                   const std::function<void(const ModuleSet&, double)>& visit) const;
   // The mean of `value` over the layers.
   double LayerMean(const std::function<double(const ModuleSet&)>& value) const;
   auto operator<=>(const DecoderModules&) const = default;

@@ -14,22 +14,17 @@ namespace {
 constexpr int64_t kMaxHeadBoxes = 1 << 24;  // layers times heads, or experts
 constexpr int64_t kMaxElements = int64_t{1} << 59;
 
-double ParamsOf(const ModuleSet& modules, const ModelShape& shape, bool matrices_only = false) {
-  double params = 0;
-  for (const CanonicalModule& module : CanonicalModules()) {
-    const bool is_matrix = module.extents.size() > 1, weight = modules.Has(module, false);
-    if (!weight || (matrices_only && !is_matrix)) continue;
-    const auto volume = [&](size_t dimensions) {
-      double product = 1;
-      for (size_t i = 0; i < dimensions; ++i)
-        product *= static_cast<double>(SizeOf(module.extents[i], shape));
-      return product;
-    };
-    params += volume(module.extents.size());
-    if (modules.Has(module, true) && !matrices_only)
-      params += volume(std::max<size_t>(1, module.extents.size() - 1));
-  }
-  return params;
+// Parameters of the weight, and of the bias.
+std::pair<double, double> SizesOf(const ModuleSet& modules, const CanonicalModule& module,
+                                  const ModelShape& shape) {
+  if (!modules.Has(module, false) || module.keeps_type) return {};
+  const auto volume = [&](size_t dimensions) {
+    double product = 1;
+    for (size_t i = 0; i < dimensions; ++i) product *= static_cast<double>(SizeOf(module.extents[i], shape));
+    return product;
+  };
+  const size_t rank = module.extents.size();
+  return {volume(rank), modules.Has(module, true) ? volume(std::max<size_t>(1, rank - 1)) : 0};
 }
 
 }  // namespace
@@ -64,6 +59,7 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
   const int64_t width = shape.experts > 0 ? shape.ffn : 0;
   shape.expert_ffn = read("moe_ffn_hidden_size", width);
   shape.shared_ffn = read("shared_expert_ffn_hidden_size", width);
+  shape.experts_per_token = read("num_experts_per_token", 0);
   CAIRN_RETURN_IF_ERROR(status);
   if (model.value("head_dim", nlohmann::json()).is_null() && shape.hidden % shape.heads != 0)
     return InvalidArgument("the model's {} attention heads do not divide its hidden size {}", shape.heads,
@@ -84,17 +80,53 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
   return shape;
 }
 
+ParameterCounts ModelShape::CountsOf(const ModuleSet& layer) const {
+  ParameterCounts counts;
+  for (const CanonicalModule& module : CanonicalModules()) {
+    const auto [weight, bias] = SizesOf(layer, module, *this);
+    const bool is_matrix = module.extents.size() > 1;
+    counts.all += weight + bias;
+    if (is_matrix) counts.matrices += weight;
+    if (is_matrix && module.cuts.empty()) counts.whole += weight;
+    if (!module.of_experts()) continue;
+    counts.experts += weight + bias;
+    counts.expert_matrices += weight;
+  }
+  return counts;
+}
+
 double ModelShape::LayerParams() const {
-  return modules.LayerMean([this](const ModuleSet& layer) { return ParamsOf(layer, *this); });
+  return modules.LayerMean([this](const ModuleSet& layer) { return CountsOf(layer).all; });
 }
 
 double ModelShape::LayerMatrices() const {
-  return modules.LayerMean(
-      [this](const ModuleSet& layer) { return ParamsOf(layer, *this, /*matrices_only=*/true); });
+  return modules.LayerMean([this](const ModuleSet& layer) { return CountsOf(layer).matrices; });
+}
+
+double ModelShape::ActiveLayerMatrices() const {
+  const bool idle = experts > 0 && experts_per_token > 0;
+  const double share = idle ? 1 - static_cast<double>(experts_per_token) / experts : 0;  // of experts
+  return modules.LayerMean([&](const ModuleSet& layer) {
+    const ParameterCounts counts = CountsOf(layer);
+    return counts.matrices - share * counts.expert_matrices;
+  });
 }
 
 double ModelShape::TotalParams() const {
-  return layers * LayerParams() + ParamsOf(modules.outside(), *this) + (tied ? 0 : EmbeddingParams());
+  double params = CountsOf(modules.outside()).all + (tied ? 0 : EmbeddingParams());
+  modules.ForEachKind(0, layers,
+                      [&](const ModuleSet& kind, double count) { params += count * CountsOf(kind).all; });
+  return params;
+}
+
+double ModelShape::ActiveParams() const {
+  double params = TotalParams();
+  if (experts == 0 || experts_per_token == 0) return params;
+  const double idle = static_cast<double>(experts - experts_per_token), all = static_cast<double>(experts);
+  modules.ForEachKind(0, layers, [&](const ModuleSet& kind, double count) {
+    params -= count * CountsOf(kind).experts * idle / all;
+  });
+  return params;
 }
 
 }  // namespace cairn

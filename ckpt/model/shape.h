@@ -11,6 +11,15 @@
 
 namespace cairn {
 
+// Parameters of a layer, by how ranks divide them. A router's correction is a buffer and not counted.
+struct ParameterCounts {
+  double all = 0;
+  double matrices = 0;
+  double whole = 0;    // matrices that TP does not cut
+  double experts = 0;  // cut by EP and ETP
+  double expert_matrices = 0;
+};
+
 struct ModelShape {
   int64_t layers = 0;
   int64_t hidden = 0;
@@ -22,16 +31,17 @@ struct ModelShape {
   // directly.
   int64_t query_rank = 0;
   int64_t key_value_rank = 0;
-  int64_t rotated_dim = 0;       // elements of a head that latent attention rotates
-  int64_t value_head_dim = 0;    // 0: head_dim
-  int64_t experts = 0;           // of a layer that is a mixture; 0: the model has none
-  int64_t expert_ffn = 0;        // width inside an expert
-  int64_t shared_ffn = 0;        // and inside the expert that every token visits
-  int64_t seq = 2048;            // tokens of a sample
-  int64_t vocab = 0;             // true size
-  int64_t positions = 0;         // rows of the learned position embedding; 0: seq
-  int64_t vocab_multiple = 128;  // Megatron's make-vocab-size-divisible-by; 0: the vocabulary is not padded
-  bool tied = true;              // the output layer is the embedding
+  int64_t rotated_dim = 0;        // elements of a head that latent attention rotates
+  int64_t value_head_dim = 0;     // 0: head_dim
+  int64_t experts = 0;            // of a layer that is a mixture; 0: the model has none
+  int64_t expert_ffn = 0;         // width inside an expert
+  int64_t shared_ffn = 0;         // and inside the expert that every token visits
+  int64_t experts_per_token = 0;  // that the router chooses; 0: unknown
+  int64_t seq = 2048;             // tokens of a sample
+  int64_t vocab = 0;              // true size
+  int64_t positions = 0;          // rows of the learned position embedding; 0: seq
+  int64_t vocab_multiple = 128;   // Megatron's make-vocab-size-divisible-by; 0: the vocabulary is not padded
+  bool tied = true;               // the output layer is the embedding
   DecoderModules modules;
 
   auto operator<=>(const ModelShape&) const = default;
@@ -50,16 +60,21 @@ struct ModelShape {
     const int64_t unit = vocab_multiple * tp;
     return unit == 0 ? vocab : (vocab + unit - 1) / unit * unit;
   }
+  ParameterCounts CountsOf(const ModuleSet& layer) const;
   // Parameters of a layer, and of its matrices: 12h² + 13h and 12h² of a plain GPT. The mean if layers
   // differ.
   double LayerParams() const;
   double LayerMatrices() const;
+  // Without those of experts that a token does not visit; LayerMatrices() if nothing says how many it does.
+  double ActiveLayerMatrices() const;
   double EmbeddingParams() const { return static_cast<double>(vocab) * hidden; }
   double PositionParams() const {
     return modules.Has("embedding.position") ? static_cast<double>(Positions()) * hidden : 0;
   }
   // All parameters, the vocabulary unpadded, tied weights counted once.
   double TotalParams() const;
+  // Those that a token visits.
+  double ActiveParams() const;
 };
 
 // Models with more are refused: of every size, and of layers.

@@ -3,9 +3,10 @@
 //
 // A product of (m × k) by (k × n) is 2 m n k; norms, activations and softmax count nothing. Model FLOPs are
 // those of the forward pass, and twice as many of the backward; hardware FLOPs add the operations that the
-// backward computes again. The output layer never is. The programs count attention's scores differently: the
-// Megatron-LM paper (arXiv 2104.04473, and BigScience's log) all pairs of positions, Megatron-LM's
-// num_floating_point_operations the half that the causal mask leaves.
+// backward computes again. The output layer never is. Of a mixture only the experts count that a token
+// visits. The programs count attention's scores differently: the Megatron-LM paper (arXiv 2104.04473, and
+// BigScience's log) all pairs of positions, Megatron-LM's num_floating_point_operations the half that the
+// causal mask leaves.
 #pragma once
 
 #include "ckpt/model/shape.h"
@@ -30,9 +31,10 @@ inline Flops StepFlops(const ModelShape& shape, int64_t tp, double samples, Reco
                        double pairs, double recomputed_layers = -1) {
   const auto seq = static_cast<double>(shape.seq), layers = static_cast<double>(shape.layers);
   const double tokens = samples * seq;
-  const double products = 2 * tokens * layers * shape.LayerMatrices();
+  const double products = 2 * tokens * layers * shape.ActiveLayerMatrices();
   const double attention =
-      2 * tokens * layers * 2 * pairs * seq * shape.QueryWidth();  // scores, and values by them
+      2 * tokens * layers * pairs * seq *
+      (shape.QueryWidth() + shape.heads * shape.ValueHeadDim());  // scores, and values by them
   const double head = 2 * tokens * shape.hidden * shape.PaddedVocab(tp);
   const double model = 3 * (products + attention + head);
   const double share = recomputed_layers < 0 ? 1 : recomputed_layers / layers;

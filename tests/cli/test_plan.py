@@ -17,6 +17,11 @@ MODEL = ["--num-layers", 72, "--hidden-size", 14336, "--num-attention-heads", 64
          "--global-batch-size", 2048]
 
 
+MIXTRAL = {"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 32000,
+           "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8,
+           "num_experts_per_tok": 2, "max_position_embeddings": 32768, "tie_word_embeddings": False}
+
+
 class PredictTest(CliTest):
     def rows(self, text):
         return list(csv.DictReader(io.StringIO(text)))
@@ -149,11 +154,30 @@ class PlanTest(CliTest):
                       said)
         self.assertIn("note: vision_config is left out", said)
         self.assertNotIn("planned for", self.cairn(*fits, "--seq-length", 4096).stderr)
-        config.write_text('{"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 32000,'
-                          '"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,'
-                          '"num_local_experts": 8}')
-        self.cairn(*fits, code=2, says="config.json: num_local_experts is 8: experts, latent")
+        config.write_text(json.dumps(MIXTRAL | {"model_type": "dbrx"}))
+        self.cairn(*fits, code=2, says="config.json: num_experts_per_tok is 2: experts and latent attention of families without")
         self.cairn("plan", "--model", self.dir / "none", "--global-batch-size", 2, code=2, says="none")
+
+    def test_mixtures_of_experts(self):
+        config = self.dir / "config.json"
+        config.write_text(json.dumps(MIXTRAL))
+        plan = ("plan", "--model", config, "--cluster", "h100", "--nodes", 8, "--global-batch-size", 256)
+        found = self.json(*plan, "--seq-length", 4096, "--use-flash-attn")
+        self.assertEqual((found["model"]["parameters"], found["model"]["active_parameters"]), (46702792704, 12879925248))
+        for p in found["plans"]:
+            self.assertEqual(p["tp"] * p["dp"], p["ep"] * p["etp"] * p["expert_dp"])
+            self.assertIn(f"--expert-model-parallel-size {p['ep']}", p["flags"])
+            self.assertIs("--sequence-parallel" in p["flags"], p["tp"] > 1)
+            self.assertEqual(p["checkpoint"]["bytes"], 14 * 46702792704)
+            self.assertGreaterEqual(p["time"]["all_to_all_s"], 0)
+        self.assertTrue(all((p["ep"], p["etp"]) == (8, 1) for p in self.json(*plan, "--ep", 8, "--etp", 1)["plans"]))
+        self.cairn(*plan, says=["46.70 B parameters, 12.88 B of them active", "8 experts of 14336", "Megatron-LM takes it as",
+                                "No run of a mixture was fitted on"])
+        for flags in (["--for-cairn"], ["--train-iters", 9, "--sbatch", self.dir / "jobs"], ["--framework", "megatron-deepspeed"]):
+            self.cairn(*plan, *flags, code=2, says="planned only as Megatron-LM cuts them")
+        self.assertFalse((self.dir / "jobs").exists())
+        self.cairn(*plan, "--for-hidden-near", 4096, code=2, says="without experts and latent attention only")
+        self.cairn("plan", *MODEL, "--ep", 2, code=2, says="no experts")
 
     def test_scripts_are_bash_and_are_not_overwritten(self):
         args = ["plan", *MODEL, "--nodes", 48, "--train-iters", 100, "--top", 3, "--sbatch", self.dir / "jobs"]

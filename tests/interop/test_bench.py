@@ -81,6 +81,10 @@ class ReshapeAndStrip(Case):
                                            "dcp.load + dcp.save", "torch.load, cat, torch.save"],
             "strip to fp16": ["cairn strip", "zero_to_fp32, half, save_file", "torch.load, cat, half, torch.save"]})
 
+    def test_a_mixture_is_converted(self):
+        self.turns("mixture_speed.py", dict.fromkeys(["native -> torch_dist", "torch_dist -> native", "torch_dist -> Hugging Face",
+                                                      "Hugging Face -> native"], ["cairn"]))
+
     @unittest.skipUnless(os.environ.get("CAIRN_LONG"), "the same tools reshape and strip; scripts/test --long converts, too")
     def test_all_tools_convert(self):
         self.turns("convert_speed.py", {

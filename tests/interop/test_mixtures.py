@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from mixtures_writer import EXPERTS, HIDDEN, MODELS, TRAINED, WIDTH, make_mixture
 from safetensors.torch import load_file, save_file
 from test_huggingface import TransformersTest, bits, logits, tensors
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
@@ -284,6 +285,23 @@ for name in MODELS:
     setattr(ReleasesTest, f"test_release_of_{name.replace('-', '_')}", lambda self, name=name: self.check_release_of_each_mesh(name))
 for name in TRAINED:
     setattr(TrainingsTest, f"test_training_of_{name}", lambda self, name=name: self.check_training(name))
+
+class PlansTest(TransformersTest):
+    def test_parameters_of_releases_are_those_of_transformers(self):
+        sizes = {"mixtral": {}, "qwen3_moe": {"num_hidden_layers": 48, "head_dim": 128}, "deepseek_v3": {}}
+        for family, more in sizes.items():  # of Mixtral 8x7B, Qwen3 30B and DeepSeek-V3; defaults of transformers otherwise
+            config = AutoConfig.for_model(family, **more)
+            with torch.device("meta"):
+                parameters = dict(AutoModelForCausalLM.from_config(config).named_parameters())
+            counts = {name: tensor.numel() for name, tensor in parameters.items()}
+            experts = sum(count for name, count in counts.items() if ".experts." in name)
+            config.save_pretrained(self.dir / family)
+            plan = self.json("plan", "--model", self.dir / family, "--cluster", "h200", "--nodes", 64, "--global-batch-size", 512,
+                             "--tp", 1, "--mbs", 1, "--recompute", "full", "--virtual-stages", 1, "--use-flash-attn", "--top", 1)
+            idle = 1 - config.num_experts_per_tok / (getattr(config, "n_routed_experts", None) or config.num_local_experts)
+            self.assertEqual(plan["model"]["parameters"], sum(counts.values()))
+            self.assertEqual(plan["model"]["active_parameters"], sum(counts.values()) - experts * idle)
+
 
 if __name__ == "__main__":
     unittest.main()

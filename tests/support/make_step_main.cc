@@ -1,9 +1,14 @@
-// make_step RUN [flags]: writes RUN/step-N of a tiny GPT with random values, so that the command can be
-// tested without a training. 16-bit weights are their masters rounded, as a trainer leaves them.
+// make_step RUN [flags]: writes RUN/step-N of a tiny GPT, or of the model in a config.json, with random
+// values, so that the command can be tested without a training. 16-bit weights are their masters rounded, as
+// a trainer leaves them.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "ckpt/codec/cast.h"
+#include "ckpt/families/expand.h"
+#include "ckpt/families/families.h"
+#include "ckpt/families/hugging_face_config.h"
+#include "ckpt/io/strict_json.h"
 #include "tests/support/made_source.h"
 #include "tests/support/make_step.h"
 #include "tests/support/sparse_step.h"
@@ -14,6 +19,7 @@ namespace {
 struct Flags {
   std::string run_dir;
   TinyGpt model;
+  std::string config;  // of any family; empty: `model`
   Topology topology;
   std::string dtype = "bf16";
   uint64_t seed = 1;
@@ -41,8 +47,23 @@ std::vector<std::byte> ValuesFor(const TensorEntry& tensor, const Flags& flags) 
   return bytes;
 }
 
+Result<StepRecipe> RecipeFor(const Flags& flags) {
+  if (flags.config.empty()) return RecipeOf(flags.model, flags.topology);
+  CAIRN_ASSIGN_OR_RETURN(const nlohmann::json config,
+                         ReadJsonObject(FileSystem::Posix(), flags.config, 1 << 20));
+  const std::string family = config.value("model_type", "");
+  const Architecture* architecture = FindArchitecture(family);
+  if (architecture == nullptr) return InvalidArgument("{}: no table for {}", flags.config, family);
+  StepRecipe recipe{.topology = flags.topology};
+  CAIRN_ASSIGN_OR_RETURN(recipe.model, ModelOfConfig(*architecture, config));
+  recipe.model["hugging_face"] = {{"config", config}};
+  CAIRN_ASSIGN_OR_RETURN(ExpandedModel expanded, Expand(*architecture, recipe.model));
+  recipe.specs = std::move(expanded.parameters);
+  return recipe;
+}
+
 Status Write(const Flags& flags) {
-  StepRecipe recipe = RecipeOf(flags.model, flags.topology);
+  CAIRN_ASSIGN_OR_RETURN(StepRecipe recipe, RecipeFor(flags));
   recipe.weights = ParseDtype(flags.dtype).value();
   recipe.seed = flags.seed, recipe.step = flags.step, recipe.run = flags.run;
   if (flags.sparse) return WriteSparseStep(FileSystem::Posix(), flags.run_dir, recipe).status();
@@ -83,6 +104,7 @@ int main(int argc, char** argv) {
   app.add_option("--zero", flags.topology.zero);
   app.add_option("--ep", flags.topology.ep);
   app.add_option("--etp", flags.topology.etp);
+  app.add_option("--config", flags.config, "config.json of a model; --layers and so on are then not used");
   app.add_option("--layers", flags.model.layers);
   app.add_option("--hidden", flags.model.hidden);
   app.add_option("--heads", flags.model.heads);

@@ -82,6 +82,9 @@ void DeclareSearch(CLI::App& plan, PlanFlags& o) {
   List(plan, "--tensor-model-parallel-size,--tp", r.tp, "sizes to try; default: powers of 2");
   List(plan, "--pipeline-model-parallel-size,--pp", r.pp, "sizes to try; default: all");
   List(plan, "--data-parallel-size,--dp", r.dp, "sizes to try; default: all");
+  List(plan, "--expert-model-parallel-size,--ep", r.ep,
+       "sizes to try; default: those that divide the experts");
+  List(plan, "--expert-tensor-parallel-size,--etp", r.etp, "sizes to try; default: 1 and TP");
   List(plan, "--micro-batch-size,--mbs", r.micro_batches, "sizes to try; default: 1, 2, 4, 8, 16");
   List(plan, "--zero-stage,--zero", r.zero, "stages to try; default: 0, 1, 2, 3", CLI::Range(0, 3));
   List(plan, "--virtual-stages", r.virtual_stages, "numbers to try; default: 1, 2, 4");
@@ -90,7 +93,11 @@ void DeclareSearch(CLI::App& plan, PlanFlags& o) {
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, Recomputation>(std::begin(kRecomputations), std::end(kRecomputations))))
       ->option_text("full|selective|none");
-  AddFramework(plan, r.setup.program);
+  AddFramework(plan, r.setup.program)
+      ->description(
+          "program whose memory is counted, and whose flags describe the cut; default: megatron-deepspeed, "
+          "but "
+          "megatron-lm for experts and latent attention");
   plan.add_flag("--for-cairn", o.for_cairn,
                 "only plans that cairn train runs, with its memory (implied by --sbatch)");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
@@ -200,6 +207,9 @@ Status ApplyModel(PlanFlags& options) {
         "note: planned for sequences of {} tokens; --seq-length sets another length, up to the model's {}",
         shape.seq, read->seq));
   if (shape.positions > 0) shape.positions = std::max(shape.positions, shape.seq);
+  if (config.value("num_nextn_predict_layers", nlohmann::json(0)) != 0)
+    PrintProblem(
+        "note: layers of multi-token prediction are left out: the plan is for the model without them");
   for (const char* part : {"vision_config", "audio_config"})
     if (config.contains(part))
       PrintProblem(fmt::format("note: {} is left out: the plan is only for the decoder", part));
@@ -250,6 +260,8 @@ Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
     return InvalidArgument("--bf16, --fp16, --fp32 and --fp8 exclude each other");
   PlanRequest& request = options.request;
   request.shape = options.shape;
+  const bool of_megatron_lm = request.shape.experts > 0 || request.shape.key_value_rank > 0;
+  if (of_megatron_lm && plan.count("--framework") == 0) request.setup.program = Program::kMegatronLm;
   request.setup.precision = options.fp32   ? Precision::kFp32
                             : options.fp16 ? Precision::kFp16
                             : options.fp8  ? Precision::kFp8
@@ -274,6 +286,8 @@ Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
         "cairn train supports neither sequence parallelism nor FP8, and chooses its attention itself; plan "
         "without "
         "--for-cairn and --sbatch");
+  if (of_megatron_lm && options.hidden_near > 0)
+    return InvalidArgument("--for-hidden-near proposes shapes without experts and latent attention only");
   if (scripts && SamplesOf(options) == 0)
     return InvalidArgument("--sbatch needs --train-samples, --train-tokens or --train-iters");
   CAIRN_ASSIGN_OR_RETURN(request.cluster, FindCluster(options.cluster));

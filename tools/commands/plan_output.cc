@@ -30,11 +30,17 @@ std::string ParametersText(double params) {
 
 std::string Percent(double part, double whole) { return fmt::format("{:.1f} %", 100 * part / whole); }
 
-// Time of TP's all-reduces and of handing over, within the steady part.
-double TensorParallelSeconds(const PlanFacts& plan, int64_t layers) {
+// Within the steady part: `of_layer` for all layers and micro-batches of a rank.
+double SteadySeconds(double of_layer, const PlanFacts& plan, int64_t layers) {
   const RunSetup& s = plan.candidate.setup;
+  return of_layer * layers / s.pp * s.MicroBatches();
+}
+double TensorParallelSeconds(const PlanFacts& plan, int64_t layers) {
   const LayerTime& layer = plan.prediction.time.layer;
-  return (layer.tensor_parallel + layer.latency) * layers / s.pp * s.MicroBatches();
+  return SteadySeconds(layer.tensor_parallel + layer.latency, plan, layers);
+}
+double AllToAllSeconds(const PlanFacts& plan, int64_t layers) {
+  return SteadySeconds(plan.prediction.time.layer.dispatch, plan, layers);
 }
 
 // Layers of the stages: "12", or of first, middle and last "11/12/11".
@@ -52,8 +58,9 @@ std::vector<std::string> Row(const ModelShape& shape, size_t rank, const PlanFac
   std::vector<std::string> row;
   for (const int64_t n : {static_cast<int64_t>(rank), s.gpus, s.tp, s.pp}) row.push_back(std::to_string(n));
   row.push_back(StagesText(shape, s));
-  for (const int64_t n : {s.virtual_stages, s.dp, s.micro_batch, s.MicroBatches(), s.zero})
-    row.push_back(std::to_string(n));
+  row.push_back(std::to_string(s.virtual_stages));
+  if (shape.experts > 0) row.insert(row.end(), {std::to_string(s.ep), std::to_string(s.etp)});
+  for (const int64_t n : {s.dp, s.micro_batch, s.MicroBatches(), s.zero}) row.push_back(std::to_string(n));
   row.insert(row.end(),
              {NameOf(s.recompute), fmt::format("{:.4g}", p.seconds.value),
               fmt::format("{:.3g} - {:.3g}", p.seconds.low, p.seconds.high), fmt::format("{:.1f}", p.tflops),
@@ -83,11 +90,13 @@ void PrintMemory(const PlanFacts& plan) {
 
 void PrintTime(const PlanFlags& options, const PlanFacts& plan) {
   const IterationTime& t = plan.prediction.time;
+  const ModelShape& shape = options.request.shape;
   fmt::print(
-      "An iteration: {:.4g} s = {:.4g} s of micro-batches (TP {:.3g} s, handing over {:.3g} s) + bubble "
+      "An iteration: {:.4g} s = {:.4g} s of micro-batches (TP {:.3g} s, {}handing over {:.3g} s) + bubble "
       "{:.3g} s + "
       "data parallel {:.3g} s + optimizer {:.3g} s{}\n",
-      t.Total(), t.steady, TensorParallelSeconds(plan, options.request.shape.layers),
+      t.Total(), t.steady, TensorParallelSeconds(plan, shape.layers),
+      shape.experts > 0 ? fmt::format("all-to-all {:.3g} s, ", AllToAllSeconds(plan, shape.layers)) : "",
       t.hand_over * plan.candidate.setup.MicroBatches(), t.bubble, t.data_parallel, t.optimizer,
       t.turns > 0 ? fmt::format(" + {:.3g} s of turns on shared cores", t.turns) : "");
 }
@@ -120,8 +129,16 @@ void PrintCosts(const PlanFlags& options, const PlanFacts& plan) {
 void PrintModel(const PlanFlags& options) {
   const ModelShape& m = options.request.shape;
   const Cluster& c = options.request.cluster;
-  fmt::print("{} parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
-             ParametersText(m.TotalParams()), m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
+  const std::string active =
+      m.experts > 0 ? fmt::format(", {} of them active", ParametersText(m.ActiveParams())) : "";
+  fmt::print("{} parameters{}: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
+             ParametersText(m.TotalParams()), active, m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab,
+             m.seq);
+  if (m.experts > 0)
+    fmt::print(
+        "{} experts of {} in a mixture, of which a token visits {}{}\n", m.experts, m.expert_ffn,
+        m.experts_per_token,
+        m.modules.Has("mlp.shared.up") ? fmt::format(", and one of {} that all visit", m.shared_ffn) : "");
   fmt::print("{}: up to {} nodes of {} GPUs, {} GB and {} TFLOPs each\n", c.name, options.request.nodes,
              c.gpus_per_node, c.memory_gb, c.PeakFlops(options.request.setup.precision) / 1e12);
   fmt::print("Memory as {} holds it. ", NameOf(options.request.setup.program));
@@ -132,13 +149,20 @@ void PrintModel(const PlanFlags& options) {
         "No run of this cluster was measured, so bounds allow for any cluster (--calibrate runs.csv).\n");
   else
     fmt::print("Times are fitted on the runs of {} that are built in.\n", c.measured);
+  if (m.experts > 0)
+    fmt::print(
+        "No run of a mixture was fitted on, so bounds are twice as wide. The router is taken to be in "
+        "balance; a token "
+        "crosses the\n"
+        "network once for each node that has one of its experts (--moe-token-dispatcher-type flex with "
+        "DeepEP), and "
+        "nothing hides that.\n");
   if (m.hidden % 128 != 0)
     fmt::print("hidden % 128 is {}: the last tile of every product is not full\n", m.hidden % 128);
   if (m.hidden % c.sms != 0)
-    fmt::print(
-        "hidden % {} SMs is {}: the last wave of some products may not be full (--for-hidden-near {} "
-        "proposes others)\n",
-        c.sms, m.hidden % c.sms, m.hidden);
+    fmt::print("hidden % {} SMs is {}: the last wave of some products may not be full{}\n", c.sms,
+               m.hidden % c.sms,
+               m.experts > 0 ? "" : fmt::format(" (--for-hidden-near {} proposes others)", m.hidden));
   if (m.HeadDim() % 8 != 0)
     fmt::print("head dimension {} is not a multiple of 8: attention runs without tensor cores\n",
                m.HeadDim());
@@ -162,20 +186,22 @@ ordered_json ToJson(const Estimate& e) { return {{"value", e.value}, {"low", e.l
 
 ordered_json ToJson(const ModelShape& shape, const RunSetup& s) {
   const StageLayers layers = PlannedStages(shape, s);
-  return {{"gpus", s.gpus},
-          {"tp", s.tp},
-          {"pp", s.pp},
-          {"virtual_stages", s.virtual_stages},
-          {"first_layers", layers.first},
-          {"middle_layers", layers.middle},
-          {"last_layers", layers.last},
-          {"dp", s.dp},
-          {"mbs", s.micro_batch},
-          {"gas", s.MicroBatches()},
-          {"gbs", s.global_batch},
-          {"zero", s.zero},
-          {"recompute", NameOf(s.recompute)},
-          {"offload_optimizer", s.offload_optimizer}};
+  ordered_json json = {{"gpus", s.gpus},
+                       {"tp", s.tp},
+                       {"pp", s.pp},
+                       {"virtual_stages", s.virtual_stages},
+                       {"first_layers", layers.first},
+                       {"middle_layers", layers.middle},
+                       {"last_layers", layers.last},
+                       {"dp", s.dp},
+                       {"mbs", s.micro_batch},
+                       {"gas", s.MicroBatches()},
+                       {"gbs", s.global_batch},
+                       {"zero", s.zero},
+                       {"recompute", NameOf(s.recompute)},
+                       {"offload_optimizer", s.offload_optimizer}};
+  if (shape.experts > 0) json.update({{"ep", s.ep}, {"etp", s.etp}, {"expert_dp", s.ExpertReplicas()}});
+  return json;
 }
 
 ordered_json ToJson(const PlanFlags& options, const PlanFacts& plan) {
@@ -197,6 +223,8 @@ ordered_json ToJson(const PlanFlags& options, const PlanFacts& plan) {
                   {"data_parallel_s", p.time.data_parallel},
                   {"optimizer_s", p.time.optimizer},
                   {"turns_s", p.time.turns}};
+  if (options.request.shape.experts > 0)
+    json["time"]["all_to_all_s"] = AllToAllSeconds(plan, options.request.shape.layers);
   if (plan.training.days > 0)
     json["training"] = {{"iterations", plan.training.iterations},
                         {"days", plan.training.days},
@@ -214,8 +242,13 @@ ordered_json ToJson(const PlanFlags& options, const PlanFacts& plan) {
 }
 
 ordered_json ToJson(const ModelShape& m) {
-  return {{"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
-          {"seq", m.seq},       {"vocab", m.vocab},   {"parameters", m.TotalParams()}};
+  ordered_json json = {{"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
+                       {"seq", m.seq},       {"vocab", m.vocab},   {"parameters", m.TotalParams()}};
+  if (m.experts > 0)
+    json.update({{"active_parameters", m.ActiveParams()},
+                 {"experts", m.experts},
+                 {"experts_per_token", m.experts_per_token}});
+  return json;
 }
 
 }  // namespace
@@ -236,9 +269,10 @@ void PrintPlans(const PlanFlags& options, const SearchResult& result, const std:
   PrintModel(options);
   const bool with_days = SamplesOf(options) > 0;
   if (!plans.empty()) {
-    std::vector<std::string> header = {"",        "GPUs",   "TP",     "PP",   "layers",    "v",
-                                       "DP",      "MBS",    "GAS",    "ZeRO", "recompute", "sec/it",
-                                       "9 of 10", "TFLOPs", "mem GB", "fits", "bubble"};
+    std::vector<std::string> header = {"", "GPUs", "TP", "PP", "layers", "v"};
+    if (options.request.shape.experts > 0) header.insert(header.end(), {"EP", "ETP"});
+    header.insert(header.end(), {"DP", "MBS", "GAS", "ZeRO", "recompute", "sec/it", "9 of 10", "TFLOPs",
+                                 "mem GB", "fits", "bubble"});
     if (with_days) header.insert(header.end(), {"days", "GPU-hours"});
     TextTable table(header);
     for (size_t i = 0; i < plans.size(); ++i)

@@ -39,15 +39,16 @@ struct IterationWork {
   double cores = 0;  // that the ranks share; 0: each has a device of its own
   StageLayers layers;
 
-  // For one layer and micro-batch, forward and backward (and recomputation).
+  // For one layer and micro-batch, forward and backward (and recomputation). The mean if layers differ.
   ProductWork products;
   AttentionWork attention;
   double input = 0;        // seconds in which the layer's input crosses memory once, in each pass
   double whole_share = 1;  // of the part that TP does not cut, on one rank
-  double cut_share = 1;    // of the part that it cuts
+  double cut_share = 0;    // of the part that it cuts
   double parameters = 0;   // seconds in which a byte of each parameter crosses memory
   TransferWork tensor_parallel;
-  double rounds = 0;  // of collectives that wait for each other
+  TransferWork dispatch;  // of tokens to their experts, and back
+  double rounds = 0;      // of collectives that wait for each other
 
   // For one micro-batch.
   ProductWork head;
@@ -57,6 +58,7 @@ struct IterationWork {
 
   // For the iteration.
   TransferWork data_parallel;
+  TransferWork expert_data_parallel;
   double optimizer = 0;  // seconds of its traffic
   double offloaded = 0;  // seconds of an optimizer on the host
 };
@@ -67,7 +69,7 @@ IterationWork WorkOf(const ModelShape& shape, const RunSetup& setup, const Clust
 // tile; 0 to 1. The output is cut into tiles, and the tiles run in waves of one a streaming multiprocessor: a
 // last tile that sticks out and a last wave that is half empty cost as much as full ones (tile and wave
 // quantization). The library picks the best tile; so do we, from the shapes that cuBLAS has. Sides may be
-// fractions of a layer (hidden / tp of an uneven cut).
-double TileAndWaveEfficiency(double m, double n, int sms);
+// fractions of a layer (hidden / tp of an uneven cut). The tiles of `groups` such products share their waves.
+double TileAndWaveEfficiency(double m, double n, int sms, double groups = 1);
 
 }  // namespace cairn

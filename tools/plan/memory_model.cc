@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "tools/plan/stage_layers.h"
 
@@ -25,21 +26,45 @@ ParameterBytes BytesOf(const RunSetup& setup) {
   return {2, 2, 16};
 }
 
+// Elements a token, in hidden sizes, that attention keeps: those that TP cuts, and those that it does not.
+std::pair<double, double> AttentionWidths(const ModelShape& shape, const ModuleSet& layer) {
+  const double hidden = static_cast<double>(shape.hidden);
+  const auto of_hidden = [&](int64_t size) { return static_cast<double>(size) / hidden; };
+  const double query = of_hidden(shape.QueryWidth());
+  if (!layer.Has("attention.key_value_down")) return {2 * query + 2 * of_hidden(shape.KeyValueWidth()), 0};
+  // Latent attention: query and key, value and context, and the vectors that they come from.
+  return {2 * query + 2 * of_hidden(shape.heads * shape.ValueHeadDim()),
+          of_hidden(shape.query_rank + shape.key_value_rank + shape.rotated_dim)};
+}
+
+// The same of the MLP: both sides of the activation, the product too if there is a gate. A mixture keeps
+// these of each expert that a token visits, and the vectors that reach and leave the expert.
+double MlpWidth(const ModelShape& shape, const ModuleSet& layer, const RunSetup& setup) {
+  const double hidden = static_cast<double>(shape.hidden);
+  const auto sides = [&](const char* up, const char* gate, int64_t width) {
+    return layer.Has(up) ? 2 * static_cast<double>(width) / hidden * (layer.Has(gate) ? 1.5 : 1.0) : 0;
+  };
+  const double visited = static_cast<double>(shape.experts_per_token);
+  double width =
+      sides("mlp.up", "mlp.gate", shape.Ffn()) + sides("mlp.shared.up", "mlp.shared.gate", shape.shared_ffn);
+  if (layer.Has("mlp.router"))
+    width += visited * (sides("mlp.experts.up", "mlp.experts.gate", shape.expert_ffn) + 2.0 * setup.etp);
+  return width;
+}
+
 // Bytes of activations of one layer and one micro-batch that its backward needs: Korthikanti and others,
 // "Reducing Activation Recomputation in Large Transformer Models" (2022), equations 1 to 4: with sequence
 // parallelism 34 / tp bytes an element, and 5 a s / (h tp) more if the scores are kept.
-double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores) {
+double LayerActivationBytes(const ModelShape& shape, const ModuleSet& layer, const RunSetup& setup,
+                            bool scores) {
   const double tp = static_cast<double>(setup.tp);
   const double hidden = static_cast<double>(shape.hidden);
-  const double width =
-      static_cast<double>(shape.Ffn()) / hidden * (shape.IsGated() ? 1.5 : 1.0);  // 4 of a plain GPT
-  const double query = static_cast<double>(shape.QueryWidth()) / hidden;
-  const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
   // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each
-  // rank; query, key, value, context (2 each) and both sides of the activation (2 each) cut by TP.
-  // Sequence parallelism cuts all of it.
-  const double whole = setup.sequence_parallel ? 10 / tp : 10;
-  double per_element = whole + (4 * query + 4 * key_value + 4 * width) / tp;
+  // rank; attention's and the MLP's (2 each) cut by TP. Sequence parallelism cuts all of it.
+  const auto [cut, latent] = AttentionWidths(shape, layer);
+  const double whole = 10 + 2 * latent;
+  double per_element =
+      (setup.sequence_parallel ? whole / tp : whole) + 2 * (cut + MlpWidth(shape, layer, setup)) / tp;
   if (scores && !setup.flash_attention) per_element += 5.0 * shape.heads * shape.seq / (hidden * tp);
   const double elements = static_cast<double>(setup.micro_batch) * shape.seq * hidden;
   return elements * per_element * (setup.mixed() ? 1 : 2);
@@ -49,10 +74,20 @@ double InFlight(double most, const RunSetup& setup) {
   return std::min(most, static_cast<double>(setup.MicroBatches()));
 }
 
+// What a stage holds of the model.
+struct StageShare {
+  double begin = 0, layers = 0;  // from this layer on
+  bool embedding = false, head = false;
+  double micro_batches = 0;  // in flight at most
+};
+
 // Weights, gradients and optimizer, each divided among the replicas from its own ZeRO stage on.
-StageMemory StatesOf(double params, const ParameterBytes& bytes, const RunSetup& setup) {
+StageMemory StatesOf(const RankParams& params, const ParameterBytes& bytes, const RunSetup& setup) {
   const auto gb = [&](double each, int divided_from) {
-    return params * each / (setup.zero >= divided_from ? setup.dp : 1) / kGiga;
+    const bool divided = setup.zero >= divided_from;
+    return each / kGiga *
+           (params.dense / (divided ? setup.dp : 1) +
+            params.experts / (divided ? setup.ExpertReplicas() : 1));
   };
   return {.parameters = gb(bytes.weight, 3),
           .gradients = gb(bytes.gradient, 2),
@@ -62,24 +97,22 @@ StageMemory StatesOf(double params, const ParameterBytes& bytes, const RunSetup&
 class MegatronStage {
  public:
   MegatronStage(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants)
-      : shape_(shape),
-        setup_(setup),
-        constants_(constants),
-        tp_(static_cast<double>(setup.tp)),
-        layer_params_(shape.LayerParams()) {}
+      : shape_(shape), setup_(setup), constants_(constants), tp_(static_cast<double>(setup.tp)) {}
 
-  StageMemory Of(double layers, bool embedding, bool head, double micro_batches) const {
+  StageMemory Of(const StageShare& share) const {
     const double table = shape_.PaddedVocab(setup_.tp) * static_cast<double>(shape_.hidden);
-    const double tables = embedding + (head && (!embedding || !shape_.tied));
-    StageMemory memory = States((layers * layer_params_ + tables * table) / tp_);
-    memory.in_flight = InFlight(micro_batches, setup_) * layers * KeptBytes() / kGiga;
-    memory.activations = Working(head) / kGiga;
+    const double tables = share.embedding + (share.head && (!share.embedding || !shape_.tied));
+    RankParams params = ParamsOfRank(shape_, share.begin, share.layers, setup_);
+    params.dense += tables * table / tp_;
+    StageMemory memory = States(params);
+    memory.in_flight = InFlight(share.micro_batches, setup_) * Kept(share) / kGiga;
+    memory.activations = Working(share) / kGiga;
     memory.buffers = constants_.base_gb;
     return memory;
   }
 
  private:
-  StageMemory States(double params) const {
+  StageMemory States(const RankParams& params) const {
     const auto [weight, gradient, optimizer] = BytesOf(setup_);
     StageMemory memory = StatesOf(
         params,
@@ -87,7 +120,7 @@ class MegatronStage {
         setup_);
     const bool whole = setup_.zero == 0 && setup_.mixed() && !setup_.offload_optimizer;
     if (whole && setup_.program == Program::kMegatronDeepSpeed)
-      memory.optimizer += params * constants_.unsharded / kGiga;
+      memory.optimizer += params.All() * constants_.unsharded / kGiga;
     return memory;
   }
 
@@ -95,25 +128,37 @@ class MegatronStage {
     return static_cast<double>(setup_.micro_batch) * shape_.seq * shape_.hidden * (setup_.mixed() ? 2 : 4);
   }
 
-  // For one layer and micro-batch, until its backward.
-  double KeptBytes() const {
+  // Bytes for one micro-batch, until its backward.
+  double Kept(const StageShare& share) const {
     if (setup_.recompute == Recomputation::kFull)
-      return constants_.kept * InputBytes() / (setup_.sequence_parallel ? tp_ : 1);
-    return constants_.kept * LayerActivationBytes(shape_, setup_, setup_.recompute == Recomputation::kNone);
+      return constants_.kept * share.layers * InputBytes() / (setup_.sequence_parallel ? tp_ : 1);
+    double bytes = 0;
+    ForEachKind(share, [&](const ModuleSet& layer, double count) {
+      bytes += count * LayerActivationBytes(shape_, layer, setup_, setup_.recompute == Recomputation::kNone);
+    });
+    return constants_.kept * bytes;
   }
 
-  double Working(bool loss) const {
-    const double layer = constants_.working * LayerActivationBytes(shape_, setup_, true);
+  double Working(const StageShare& share) const {
+    double layer = 0;
+    ForEachKind(share, [&](const ModuleSet& kind, double) {
+      layer = std::max(layer, constants_.working * LayerActivationBytes(shape_, kind, setup_, true));
+    });
     const double logits = constants_.logits * (setup_.mixed() ? 1 : 1.5) * setup_.micro_batch * shape_.seq *
                           shape_.PaddedVocab(setup_.tp) / tp_;
-    return loss ? std::max(layer, logits) : layer;
+    return share.head ? std::max(layer, logits) : layer;
+  }
+
+  void ForEachKind(const StageShare& share,
+                   const std::function<void(const ModuleSet&, double)>& visit) const {
+    shape_.modules.ForEachKind(static_cast<uint64_t>(share.begin),
+                               static_cast<uint64_t>(share.begin + share.layers), visit);
   }
 
   const ModelShape& shape_;
   const RunSetup& setup_;
   const MemoryConstants& constants_;
   double tp_;
-  double layer_params_;
 };
 
 // Bytes of activations that are kept for backward, by precision and kind of model.
@@ -167,16 +212,16 @@ class CairnRank {
         element_(setup.mixed() ? 2 : 4),
         bytes_(LayerBytesOf(shape, setup)) {}
 
-  StageMemory Of(double layers, bool embedding, bool head, double micro_batches) const {
+  StageMemory Of(const StageShare& share) const {
     const double table = shape_.PaddedVocab(setup_.tp) / tp_ * shape_.hidden;
-    double params = layers * layer_params_ / tp_;
-    if (embedding) params += table + shape_.PositionParams();
-    if (head && (!embedding || !shape_.tied)) params += table;
-    StageMemory memory = StatesOf(params, {element_, 4, setup_.mixed() ? 12.0 : 8.0}, setup_);
+    double params = share.layers * layer_params_ / tp_;
+    if (share.embedding) params += table + shape_.PositionParams();
+    if (share.head && (!share.embedding || !shape_.tied)) params += table;
+    StageMemory memory = StatesOf({.dense = params}, {element_, 4, setup_.mixed() ? 12.0 : 8.0}, setup_);
     if (setup_.zero == 3) memory.parameters += std::min(params, kLive) * element_ / kGiga;
-    const double in_flight = InFlight(micro_batches, setup_) * layers * Kept();
+    const double in_flight = InFlight(share.micro_batches, setup_) * share.layers * Kept();
     memory.in_flight = in_flight / kGiga;
-    memory.activations = Working(head, table);
+    memory.activations = Working(share.head, table);
     // The loss's gradient has a window in addition to all activations; the last windows leave after those.
     if (setup_.zero >= 2)
       memory.activations = std::max(memory.activations + table * 4,
@@ -221,22 +266,22 @@ class CairnRank {
   LayerBytes bytes_;
 };
 
-// `stage.Of()` gives the memory of a stage by its layers, whether it has the embedding, whether it has the
-// output layer and the loss, and how many micro-batches it holds at most.
 template <typename Stage>
 PipelineMemory StagesOf(const ModelShape& shape, const RunSetup& setup, const Stage& stage) {
   const StageLayers layers = PlannedStages(shape, setup);
   if (setup.pp == 1) {
-    const StageMemory only = stage.Of(layers.first, true, true, 1);
+    const StageMemory only = stage.Of({0, layers.first, true, true, 1});
     return {only, only, only};
   }
   // 1F1B: stage i holds pp - i micro-batches; interleaving adds the warm-up of its further chunks.
   const double chunks = static_cast<double>(setup.virtual_stages);
   const double more = chunks > 1 ? (setup.pp - 1) / chunks : 0;
+  const double last = std::max(0.0, static_cast<double>(shape.layers) - layers.last);
   PipelineMemory memory;
-  memory.first = stage.Of(layers.first, true, false, setup.pp + more);
-  memory.middle = setup.pp > 2 ? stage.Of(layers.middle, false, false, setup.pp - 1 + more) : memory.first;
-  memory.last = stage.Of(layers.last, false, true, 1 + more);
+  memory.first = stage.Of({0, layers.first, true, false, setup.pp + more});
+  memory.middle = setup.pp > 2 ? stage.Of({layers.first, layers.middle, false, false, setup.pp - 1 + more})
+                               : memory.first;
+  memory.last = stage.Of({last, layers.last, false, true, 1 + more});
   return memory;
 }
 

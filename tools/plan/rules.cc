@@ -1,4 +1,6 @@
 // The rules of topology, each with its reason, in the order in which they are applied.
+#include <numeric>
+
 #include "tools/plan/search.h"
 #include "tools/plan/stage_layers.h"
 
@@ -6,6 +8,27 @@ namespace cairn {
 namespace {
 
 bool Divides(int64_t part, int64_t whole) { return part > 0 && whole % part == 0; }
+
+// What TP must divide: the widths of MLPs that are not experts.
+int64_t DenseFfn(const ModelShape& shape) {
+  const int64_t all = shape.modules.Has("mlp.up") ? shape.Ffn() : 0;
+  return std::gcd(all, shape.modules.Has("mlp.shared.up") ? shape.shared_ffn : 0);
+}
+
+void AddExperts(const PlanRequest& request, std::vector<Rule>& rules) {
+  const ModelShape& shape = request.shape;
+  const int node = request.cluster.gpus_per_node;
+  rules.push_back({"experts % ep, expert ffn % etp == 0",
+                   fmt::format("each rank holds as many of {} experts, cut evenly", shape.experts),
+                   [&shape](const RunSetup& s) {
+                     return Divides(s.ep, shape.experts) && Divides(s.etp, shape.expert_ffn);
+                   }});
+  rules.push_back({"tp * dp % (ep * etp) == 0", "EP and ETP divide the ranks of a stage",
+                   [](const RunSetup& s) { return Divides(s.ep * s.etp, s.tp * s.dp); }});
+  rules.push_back({"etp within a node",
+                   fmt::format("every layer gathers tokens over the links of one node of {}", node),
+                   [node](const RunSetup& s) { return s.etp <= node; }});
+}
 
 void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
   const ModelShape& shape = request.shape;
@@ -17,8 +40,9 @@ void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
       {"heads % tp == 0", fmt::format("each rank holds whole heads of {}", shape.heads),
        [&shape](const RunSetup& s) { return Divides(s.tp, shape.heads) && Divides(s.tp, shape.KvHeads()); }});
   rules.push_back({"hidden, ffn % tp == 0", "matrices are cut evenly", [&shape](const RunSetup& s) {
-                     return Divides(s.tp, shape.hidden) && Divides(s.tp, shape.Ffn());
+                     return Divides(s.tp, shape.hidden) && Divides(s.tp, DenseFfn(shape));
                    }});
+  if (shape.experts > 0) AddExperts(request, rules);
   const bool accounted = request.embeddings_as_layers && request.setup.program != Program::kCairn;
   rules.push_back({"stages of whole layers",
                    fmt::format("the program cuts {} layers{}; the slowest stage sets the pace", shape.layers,

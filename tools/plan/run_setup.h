@@ -35,12 +35,16 @@ struct RunSetup {
   bool flash_attention = false;    // scores are never stored
   int64_t first_layers = 0;        // of the first stage; 0: as many as the others (stage_layers.h)
   int64_t last_layers = 0;         // of the last stage; 0: likewise
+  int64_t ep = 1;                  // ranks among which the experts of a layer are divided
+  int64_t etp = 1;                 // ranks among which each expert is cut
 
   // Micro-batches of one pipeline in one iteration (GAS). A published batch need not divide: 2043 over DP=9
   // did not.
   int64_t MicroBatches() const {
     return std::max<int64_t>(1, std::llround(static_cast<double>(global_batch) / (micro_batch * dp)));
   }
+  // The ranks of a stage are TP·DP, and for experts EP·ETP times this.
+  int64_t ExpertReplicas() const { return std::max<int64_t>(1, tp * dp / (ep * etp)); }
   bool mixed() const { return precision != Precision::kFp32; }
   auto operator<=>(const RunSetup&) const = default;
 };

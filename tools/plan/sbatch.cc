@@ -118,6 +118,9 @@ std::vector<std::string> LaunchFlags(const ModelShape& shape, const RunSetup& se
   if (setup.virtual_stages > 1 && !megatron)
     flags.push_back(
         CountFlag("num-layers-per-virtual-pipeline-stage", shape.layers / (setup.pp * setup.virtual_stages)));
+  if (shape.experts > 0)
+    flags.insert(flags.end(), {CountFlag("expert-model-parallel-size", setup.ep),
+                               CountFlag("expert-tensor-parallel-size", setup.etp), "--moe-grouped-gemm"});
   flags.push_back(CountFlag("micro-batch-size", setup.micro_batch));
   flags.push_back(CountFlag("global-batch-size", setup.global_batch));
   if (!megatron)

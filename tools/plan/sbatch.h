@@ -10,8 +10,8 @@
 namespace cairn {
 
 // The flags of setup.program for TP, PP and its stages, the batch, ZeRO and recomputation, each with its
-// value. Of Megatron-LM those of 2024 and later (megatron-core 0.10); of Megatron-DeepSpeed BigScience's.
-// Requires StagesAreWhole.
+// value; for a mixture of experts also EP and ETP. Of Megatron-LM those of 2024 and later (megatron-core
+// 0.10); of Megatron-DeepSpeed BigScience's. Requires StagesAreWhole.
 std::vector<std::string> LaunchFlags(const ModelShape& shape, const RunSetup& setup);
 
 // "181B-zero1-tp8-mbs-4-pp12-dp-4-gas-128": cairn report reads the configuration back out of it.

@@ -33,10 +33,32 @@ std::vector<int64_t> Or(const std::vector<int64_t>& given, std::vector<int64_t> 
   return given.empty() ? std::move(otherwise) : given;
 }
 
+std::vector<int64_t> DivisorsOf(int64_t number) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= number; ++d)
+    if (number % d == 0) divisors.push_back(d);
+  return divisors;
+}
+
 std::vector<int64_t> PowersUpTo(int64_t most) {
   std::vector<int64_t> powers;
   for (int64_t p = 1; p <= most; p *= 2) powers.push_back(p);
   return powers;
+}
+
+Status CheckMixture(const PlanRequest& request) {
+  const ModelShape& s = request.shape;
+  if (s.experts == 0 && (!request.ep.empty() || !request.etp.empty()))
+    return InvalidArgument("the model has no experts that --ep and --etp could divide");
+  if (s.experts > 0 && s.experts_per_token < 1)
+    return InvalidArgument("the experts that a token visits are needed (num_experts_per_tok)");
+  if (s.experts_per_token > s.experts)
+    return InvalidArgument("a token cannot visit {} of {} experts", s.experts_per_token, s.experts);
+  if ((s.experts > 0 || s.key_value_rank > 0) && request.setup.program != Program::kMegatronLm)
+    return InvalidArgument(
+        "experts and latent attention are planned only as Megatron-LM cuts them; plan with --framework "
+        "megatron-lm, without --for-cairn and --sbatch");
+  return OkStatus();
 }
 
 Status CheckRequest(const PlanRequest& request) {
@@ -46,6 +68,7 @@ Status CheckRequest(const PlanRequest& request) {
         "layers, hidden size, heads, vocabulary and sequence length of the model are needed");
   if (s.heads > s.hidden)
     return InvalidArgument("{} heads are more than the hidden size {}", s.heads, s.hidden);
+  CAIRN_RETURN_IF_ERROR(CheckMixture(request));
   if (request.setup.global_batch < 1) return InvalidArgument("the global batch size is needed");
   if (request.setup.precision == Precision::kBf16 && !request.cluster.has_bf16)
     return InvalidArgument("{} has no bf16; plan with --fp16", request.cluster.name);
@@ -70,6 +93,7 @@ class Combinations {
     micro_ = Or(request.micro_batches, PowersUpTo(16));
     zero_ = Or(request.zero, {0, 1, 2, 3});
     chunks_ = Or(request.virtual_stages, {1, 2, 4});
+    ep_ = Or(request.ep, DivisorsOf(std::max<int64_t>(1, request.shape.experts)));
     recompute_ = request.recompute.empty()
                      ? std::vector{Recomputation::kFull, Recomputation::kSelective, Recomputation::kNone}
                      : request.recompute;
@@ -78,31 +102,55 @@ class Combinations {
   template <typename Visit>
   Status ForEach(const Visit& visit) const {
     int64_t seen = 0;
-    const int64_t inner = micro_.size() * zero_.size() * chunks_.size() * recompute_.size();
+    const int64_t rest = micro_.size() * zero_.size() * chunks_.size() * recompute_.size();
     for (const int64_t tp : tp_)
       for (const int64_t pp : pp_) {
         if (tp * pp > request_.MaxGpus()) continue;
         for (const int64_t dp : Or(request_.dp, UpTo(request_.MaxGpus() / (tp * pp)))) {
           if (tp * pp * dp > request_.MaxGpus()) continue;
+          const std::vector<ExpertCut> cuts = ExpertCuts(tp, dp);
+          const int64_t inner = rest * static_cast<int64_t>(cuts.size());
           if ((seen += inner * (1 + Ends(pp, 1).size())) > kMostCombinations)
             return InvalidArgument("more than {} combinations; narrow them with --tp, --pp or --dp",
                                    kMostCombinations);
-          Inner(tp, pp, dp, visit);
+          RunSetup setup = request_.setup;
+          setup.gpus = tp * pp * dp;
+          setup.tp = tp;
+          setup.pp = pp;
+          setup.dp = dp;
+          for (const auto& [ep, etp] : cuts) {
+            setup.ep = ep;
+            setup.etp = etp;
+            Inner(setup, visit);
+          }
         }
       }
     return OkStatus();
   }
 
  private:
+  struct ExpertCut {
+    int64_t ep, etp;
+  };
+  // Sizes that were not asked for are left out if they do not divide the ranks of a stage, TP·DP.
+  std::vector<ExpertCut> ExpertCuts(int64_t tp, int64_t dp) const {
+    if (request_.shape.experts == 0) return {{1, 1}};
+    const bool asked = !request_.ep.empty() && !request_.etp.empty();
+    std::vector<int64_t> etp_sizes = request_.etp;
+    if (etp_sizes.empty()) etp_sizes = tp > 1 ? std::vector<int64_t>{1, tp} : std::vector<int64_t>{1};
+    std::vector<ExpertCut> cuts;
+    for (const int64_t ep : ep_)
+      for (const int64_t etp : etp_sizes)
+        if (asked || tp * dp % (ep * etp) == 0) cuts.push_back({ep, etp});
+    return cuts;
+  }
+
   template <typename Visit>
-  void Inner(int64_t tp, int64_t pp, int64_t dp, const Visit& visit) const {
-    RunSetup setup = request_.setup;
-    setup.gpus = tp * pp * dp;
-    setup.tp = tp;
-    setup.pp = pp;
-    setup.dp = dp;
-    setup.sequence_parallel &= tp > 1;
+  void Inner(RunSetup setup, const Visit& visit) const {
+    // Megatron-LM refuses a mixture with TP, but without sequence parallelism.
+    setup.sequence_parallel = (setup.sequence_parallel || request_.shape.experts > 0) && setup.tp > 1;
     setup.on_cpu = request_.cluster.cpu;
+    const int64_t pp = setup.pp;
     for (const int64_t chunks : chunks_) {
       const std::vector<StageEnds>& uneven = Ends(pp, chunks);
       for (const int64_t micro : micro_)
@@ -145,7 +193,7 @@ class Combinations {
   }
 
   const PlanRequest& request_;
-  std::vector<int64_t> tp_, pp_, micro_, zero_, chunks_;
+  std::vector<int64_t> tp_, pp_, micro_, zero_, chunks_, ep_;
   std::vector<Recomputation> recompute_;
   mutable std::map<std::pair<int64_t, int64_t>, std::vector<StageEnds>> ends_;  // by stages and chunks
 };
@@ -167,6 +215,8 @@ Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, co
           {"tp", real(s.tp)},
           {"pp", real(s.pp)},
           {"dp", real(s.dp)},
+          {"ep", real(s.ep)},
+          {"etp", real(s.etp)},
           {"v", real(s.virtual_stages)},
           {"first_layers", stages.first},
           {"last_layers", stages.last},

@@ -17,6 +17,7 @@ struct PlanRequest {
   RunSetup setup{.global_batch = 0};  // what all plans have in common: batch, precision, program
   std::vector<int64_t> rampup;        // start, increment, samples; empty: none
   std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;
+  std::vector<int64_t> ep, etp;  // empty: divisors of the experts; 1 and TP
   std::vector<Recomputation> recompute;
   bool embeddings_as_layers = false;  // only stages in which embedding and output layer count as a layer each
   bool even_stages = false;           // only stages of equal numbers of layers

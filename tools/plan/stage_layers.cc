@@ -43,6 +43,22 @@ StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup) {
   return {most, rest == 1 ? least : most, least};
 }
 
+RankParams ParamsOfRank(const ParameterCounts& counts, const RunSetup& setup) {
+  return {(counts.all - counts.whole - counts.experts) / setup.tp + counts.whole,
+          counts.experts / (setup.ep * setup.etp)};
+}
+
+RankParams ParamsOfRank(const ModelShape& shape, double first, double layers, const RunSetup& setup) {
+  RankParams params;
+  const auto begin = static_cast<uint64_t>(first), end = static_cast<uint64_t>(first + layers);
+  shape.modules.ForEachKind(begin, end, [&](const ModuleSet& kind, double count) {
+    const RankParams one = ParamsOfRank(shape.CountsOf(kind), setup);
+    params.dense += count * one.dense;
+    params.experts += count * one.experts;
+  });
+  return params;
+}
+
 bool StagesAreWhole(const ModelShape& shape, const RunSetup& setup) {
   if (setup.first_layers == 0 && setup.last_layers == 0) {
     if (setup.program == Program::kCairn && setup.virtual_stages == 1) return setup.pp <= shape.layers;

@@ -1,4 +1,4 @@
-// How many layers each stage of a pipeline holds.
+// How many layers each stage of a pipeline holds, and what a rank has of their parameters.
 //
 // All stages hold the same number, except that the first and the last may hold fewer, because they also have
 // the embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 by default.
@@ -21,6 +21,16 @@ struct StageLayers {
   double Most() const { return std::max({first, middle, last}); }
 };
 StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup);
+
+// Parameters that one rank holds of those counted.
+struct RankParams {
+  double dense = 0;    // replicated DP times
+  double experts = 0;  // replicated RunSetup::ExpertReplicas() times
+  double All() const { return dense + experts; }
+};
+RankParams ParamsOfRank(const ParameterCounts& counts, const RunSetup& setup);
+// Those of the layers [first, first + layers), whose kinds may differ.
+RankParams ParamsOfRank(const ModelShape& shape, double first, double layers, const RunSetup& setup);
 
 // True if the layers divide evenly into the stages (and their chunks), as the program cuts them.
 bool StagesAreWhole(const ModelShape& shape, const RunSetup& setup);

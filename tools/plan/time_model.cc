@@ -24,6 +24,7 @@ class Pricing {
         work_.input * (constants_.whole * work_.whole_share + work_.cut_share) / constants_.memory;
     time.tensor_parallel =
         Transfer(work_.tensor_parallel) * (work_.setup.sequence_parallel ? constants_.sequence : 1);
+    time.dispatch = Transfer(work_.dispatch);
     time.weights = work_.parameters * constants_.weight_bytes / constants_.memory;
     time.launch = constants_.launch;
     time.latency = work_.rounds * constants_.latency;
@@ -33,7 +34,9 @@ class Pricing {
   double Head() const { return constants_.head * (Products(work_.head) + work_.loss / constants_.memory); }
   double Embedding() const { return work_.embedding * constants_.weight_bytes / constants_.memory; }
   double HandOver() const { return constants_.hand_over * Transfer(work_.hand_over); }
-  double DataParallel() const { return constants_.overlap * Transfer(work_.data_parallel); }
+  double DataParallel() const {
+    return constants_.overlap * (Transfer(work_.data_parallel) + Transfer(work_.expert_data_parallel));
+  }
   double Optimizer() const { return work_.offloaded + work_.optimizer / constants_.memory; }
 
  private:
@@ -74,7 +77,7 @@ void AddTurns(const RunSetup& setup, double cores, double stage_work, IterationT
 
 LayerTime Paced(LayerTime time, double pace) {
   for (double* part : {&time.products, &time.attention, &time.elementwise, &time.tensor_parallel,
-                       &time.weights, &time.launch, &time.latency})
+                       &time.dispatch, &time.weights, &time.launch, &time.latency})
     *part *= pace;
   return time;
 }

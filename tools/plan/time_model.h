@@ -1,11 +1,11 @@
 // The time of one iteration of a topology, from first principles.
 //
 // A layer is matrix products (cut by TP, with tile and wave quantization), batched products and softmax of
-// attention, elementwise kernels at the speed of memory, all-reduces of TP, and the traffic of weights and
-// gradients. A stage is its layers, with the embedding in front or the output layer behind; the slowest stage
-// sets the beat of the pipeline (1F1B), and filling and draining it is the bubble. Gradients and ZeRO's
-// weights then cross the network. If ranks share cores, an iteration takes at least as long as all their work
-// on those cores.
+// attention, elementwise kernels at the speed of memory, all-reduces of TP, the all-to-all of a mixture of
+// experts, and the traffic of weights and gradients. A stage is its layers, with the embedding in front or
+// the output layer behind; the slowest stage sets the beat of the pipeline (1F1B), and filling and draining
+// it is the bubble. Gradients and ZeRO's weights then cross the network. If ranks share cores, an iteration
+// takes at least as long as all their work on those cores.
 #pragma once
 
 #include "tools/plan/constants.h"
@@ -19,10 +19,13 @@ struct LayerTime {
   double attention = 0;
   double elementwise = 0;
   double tensor_parallel = 0;
+  double dispatch = 0;  // of tokens to their experts, and back
   double weights = 0;
   double launch = 0;
-  double latency = 0;  // of the all-reduces, however short: waiting, without work
-  double Work() const { return products + attention + elementwise + tensor_parallel + weights + launch; }
+  double latency = 0;  // of the collectives, however short: waiting, without work
+  double Work() const {
+    return products + attention + elementwise + tensor_parallel + dispatch + weights + launch;
+  }
   double Total() const { return Work() + latency; }
 };
 

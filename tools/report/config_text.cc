@@ -13,6 +13,8 @@
 namespace cairn {
 namespace {
 
+constexpr size_t kLongestList = 1 << 18;  // characters of moe_layer_freq
+
 bool IsNameCharacter(char c) { return IsWordCharacter(c) || c == '-'; }
 
 std::string Canonical(std::string_view name) {
@@ -46,7 +48,8 @@ bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& conf
   }
   for (const auto& [word, field] : {std::pair{"swiglu", &RunConfig::gated},
                                     {"group_query_attention", &RunConfig::grouped},
-                                    {"untie_embeddings_and_output_weights", &RunConfig::untied}}) {
+                                    {"untie_embeddings_and_output_weights", &RunConfig::untied},
+                                    {"multi_latent_attention", &RunConfig::latent}}) {
     if (name != word) continue;
     if (!(config.*field)) config.*field = !off;
     return true;
@@ -54,6 +57,10 @@ bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& conf
   if (name == "num_experts" || name == "num_moe_experts") {
     // Megatron-DeepSpeed has a list.
     if (!config.mixture) config.mixture = !off && value != "1" && value != "[1]";
+    return true;
+  }
+  if (name == "moe_layer_freq") {
+    if (!config.mixture_layers) config.mixture_layers = std::string(value.substr(0, kLongestList));
     return true;
   }
   if (name == "fp16" || name == "bf16") {
@@ -93,6 +100,7 @@ bool TakeField(std::string_view name, std::string_view value, RunConfig& config)
   value = Unquoted(value);
   const ConfigCount* count = CountOfName(canonical);
   if (!count) return TakeSwitch(canonical, value, config);
+  if (count->field == &RunConfig::experts) TakeSwitch(canonical, value, config);
   const auto number = CountAt(value);
   if (number && !(config.*count->field) && (*number > 0 || count->field == &RunConfig::zero))
     config.*count->field = *number;
@@ -131,13 +139,15 @@ void TakeJsonFields(std::string_view text, RunConfig& config) {
   }
 }
 
-// "8,030,261,248 total parameters"
-void TakeTotal(std::string_view text, RunConfig& config) {
+// "8,030,261,248 total parameters"; -1 if there is no number.
+double NumberWithCommas(std::string_view text) {
   std::string digits;
   for (const char c : text.substr(0, text.find(' ')))
     if (c != ',') digits += c;
-  if (const auto count = CountAt(digits); count && *count > 0 && !config.size_b)
-    config.size_b = static_cast<double>(*count) / 1e9;
+  return static_cast<double>(CountOf(digits));
+}
+void TakeTotal(std::string_view text, RunConfig& config) {
+  if (const double count = NumberWithCommas(text); count > 0 && !config.size_b) config.size_b = count / 1e9;
 }
 
 // "name=value" or "name value" between commas, of torchtitan.
@@ -181,7 +191,9 @@ void TakeSentence(std::string_view text, RunConfig& config) {
   // torchtitan: "Model llama3 8B size: 8,030,261,248 total parameters", and of a mixture "sparse 9,840,640".
   if (text.find(" total parameters") != npos) TakeTotal(After(text, " size: "), config);
   if (const size_t sparse = text.find(", sparse "); sparse != npos && !config.mixture)
-    config.mixture = CountOf(text.substr(sparse + 9)) > 0;
+    config.mixture = NumberWithCommas(text.substr(sparse + 9)) > 0;
+  if (const double active = NumberWithCommas(After(text, ", active ")); active > 0 && !config.active_b)
+    config.active_b = active / 1e9;
 }
 
 }  // namespace cairn

@@ -36,6 +36,19 @@ constexpr ConfigCount kCounts[] = {
     {&RunConfig::kv_heads, "kv_heads", "num_query_groups", "key and value heads", "", "num_key_value_heads"},
     {&RunConfig::head_dim, "head_dim", "kv_channels", "width of a head"},
     {&RunConfig::ffn, "ffn", "ffn_hidden_size", "hidden size of the MLP"},
+    {&RunConfig::experts, "experts", "num_experts", "experts of a layer", "", "num_moe_experts"},
+    {&RunConfig::experts_per_token, "topk", "moe_router_topk", "experts that a token visits"},
+    {&RunConfig::expert_ffn, "expert_ffn", "moe_ffn_hidden_size", "hidden size of an expert"},
+    {&RunConfig::shared_ffn, "shared_ffn", "moe_shared_expert_intermediate_size",
+     "hidden size of the expert that every token visits"},
+    {&RunConfig::ep, "ep", "expert_model_parallel_size", "expert parallel size"},
+    {&RunConfig::etp, "etp", "expert_tensor_parallel_size", "tensor parallel size of experts"},
+    {&RunConfig::query_rank, "q_lora_rank", "q_lora_rank", "latent size of queries"},
+    {&RunConfig::key_value_rank, "kv_lora_rank", "kv_lora_rank", "latent size of keys and values"},
+    {&RunConfig::unrotated_dim, "qk_head_dim", "qk_head_dim", "elements of a head that are not rotated"},
+    {&RunConfig::rotated_dim, "qk_pos_emb_head_dim", "qk_pos_emb_head_dim",
+     "elements of a head that are rotated"},
+    {&RunConfig::value_dim, "v_head_dim", "v_head_dim", "width of a head's values"},
     {&RunConfig::seq, "seq", "seq_length", "tokens of a sample", "seqlen sl"},
     {&RunConfig::vocab, "vocab", "vocab_size", "vocabulary"},
     {&RunConfig::padded_vocab, "padded_vocab", "padded_vocab_size", "vocabulary as padded"},
@@ -45,8 +58,9 @@ constexpr ConfigCount kCounts[] = {
     {&RunConfig::save_interval, "save_interval", "save_interval", "iterations of a checkpoint"},
 };
 
-constexpr std::optional<bool> RunConfig::*kSwitches[] = {
-    &RunConfig::recompute, &RunConfig::gated, &RunConfig::grouped, &RunConfig::untied, &RunConfig::mixture};
+constexpr std::optional<bool> RunConfig::*kSwitches[] = {&RunConfig::recompute, &RunConfig::gated,
+                                                         &RunConfig::grouped,   &RunConfig::untied,
+                                                         &RunConfig::mixture,   &RunConfig::latent};
 
 // True if `word` is one of `words`, which blanks separate.
 bool IsAmong(std::string_view word, std::string_view words) {
@@ -65,10 +79,10 @@ void ForEachField(const Use& use) {
     use(count.field, count.field != &RunConfig::save_interval && count.field != &RunConfig::log_interval);
   for (const auto field : kSwitches) use(field, true);
   use(&RunConfig::size_b, true);
+  use(&RunConfig::active_b, true);
+  use(&RunConfig::mixture_layers, true);
   use(&RunConfig::precision, true);
 }
-
-constexpr int64_t kLargestSide = 1'000'000'000;  // of a model
 
 // a = b·c·d, if only one is missing and the division has no remainder.
 void Complete(std::optional<int64_t>& a, std::initializer_list<std::optional<int64_t>*> factors) {
@@ -132,42 +146,6 @@ std::optional<int> EqualFields(const RunConfig& a, const RunConfig& b) {
     differ |= of_the_run && !same;
   });
   return differ ? std::nullopt : std::optional(equal);
-}
-
-std::optional<ModelShape> ShapeOf(const RunConfig& config) {
-  const auto vocab = config.padded_vocab ? config.padded_vocab : config.vocab;
-  const auto possible = [](const std::optional<int64_t>& side) {
-    return side && *side > 0 && *side <= kLargestSide;
-  };
-  if (config.mixture.value_or(false)) return std::nullopt;
-  if (!possible(config.layers) || !possible(config.hidden) || !possible(config.seq) || !possible(vocab))
-    return std::nullopt;
-  DenseModules modules = config.gated.value_or(false) ? kLlamaModules : DenseModules();
-  modules.positions = true;  // no log says that it has none
-  ModelShape shape{.layers = *config.layers,
-                   .hidden = *config.hidden,
-                   .heads = 1,
-                   .seq = *config.seq,
-                   .vocab = *vocab,
-                   .vocab_multiple = 1,
-                   .tied = !config.untied.value_or(false),
-                   .modules = modules};
-  if (possible(config.heads) && (possible(config.head_dim) || shape.hidden % *config.heads == 0)) {
-    shape.heads = *config.heads;
-    shape.head_dim = possible(config.head_dim) ? *config.head_dim : 0;
-    if (possible(config.kv_heads) && config.grouped.value_or(true)) shape.kv_heads = *config.kv_heads;
-  }
-  if (possible(config.ffn))
-    shape.ffn = *config.ffn;
-  else if (shape.IsGated())  // Megatron-LM's default
-    shape.ffn = std::max<int64_t>(64, shape.hidden * 8 / 3 / 64 * 64);
-  return shape;
-}
-
-std::optional<double> Parameters(const RunConfig& config) {
-  if (const auto shape = ShapeOf(config)) return shape->TotalParams();
-  if (config.size_b) return *config.size_b * 1e9;
-  return std::nullopt;
 }
 
 }  // namespace cairn

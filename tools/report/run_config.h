@@ -13,7 +13,8 @@
 namespace cairn {
 
 struct RunConfig {
-  std::optional<double> size_b;  // parameters, 10^9, if the shape is not known
+  std::optional<double> size_b;    // parameters, 10^9, if the shape is not known
+  std::optional<double> active_b;  // of a mixture those that a token visits
   std::optional<int64_t> gpus, nodes, gpus_per_node;
   std::optional<int64_t> tp, pp, dp, cp;
   std::optional<int64_t> virtual_layers;  // layers per virtual pipeline stage
@@ -21,15 +22,22 @@ struct RunConfig {
   std::optional<int64_t> zero;
   std::optional<int64_t> layers, hidden, heads, ffn, seq, vocab, padded_vocab;
   std::optional<int64_t> kv_heads, head_dim;
+  std::optional<int64_t> experts, experts_per_token, expert_ffn, shared_ffn, ep, etp;
+  std::optional<int64_t> query_rank, key_value_rank, rotated_dim, unrotated_dim,
+      value_dim;  // latent attention
   std::optional<int64_t> train_iters, log_interval, save_interval;
   std::optional<bool> recompute;
   std::optional<bool> gated;    // MLP
   std::optional<bool> grouped;  // false: ignore kv_heads, because Megatron prints 1 if there are none
   std::optional<bool> untied;   // output layer
-  std::optional<bool> mixture;  // of experts: its parameters and operations are not counted
+  std::optional<bool> mixture;  // of experts
+  std::optional<bool> latent;   // attention
+  std::optional<std::string>
+      mixture_layers;                    // Megatron's moe_layer_freq: "2", "[0, 1, 1]"; empty: all layers
   std::optional<std::string> precision;  // fp16, bf16, fp32
 
   bool operator==(const RunConfig&) const = default;
+  bool IsMixture() const { return mixture.value_or(experts.value_or(0) > 1); }
   bool empty() const { return *this == RunConfig{}; }
 };
 
@@ -60,10 +68,13 @@ std::optional<int> EqualFields(const RunConfig& a, const RunConfig& b);
 inline bool Agree(const RunConfig& a, const RunConfig& b) { return EqualFields(a, b).has_value(); }
 
 // The model, for size and FLOPs: unknown facts are GPT-2's, and the vocabulary is padded as the program
-// padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown or absurd, and for a mixture.
+// padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown or absurd, or the experts of
+// a mixture.
 std::optional<ModelShape> ShapeOf(const RunConfig& config);
 
 // Parameters of that shape, exact for GPT-2; or size_b; nullopt if neither is known.
 std::optional<double> Parameters(const RunConfig& config);
+// Those that a token visits; all of a dense model.
+std::optional<double> ActiveParameters(const RunConfig& config);
 
 }  // namespace cairn

@@ -214,7 +214,7 @@ std::optional<double> FormulaTflops::Of(TflopsFormula formula) const {
 FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters, double batch,
                        double seconds) {
   FormulaTflops tflops;
-  if (config.mixture.value_or(false)) return tflops;
+  if (config.IsMixture()) parameters = ActiveParameters(config);
   const double gpus = static_cast<double>(*config.gpus);
   const bool recompute = config.recompute.value_or(true);
   if (parameters)

@@ -435,8 +435,55 @@ json Llama8B() {
           {"tie_word_embeddings", false}};
 }
 
-// Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each has a key that a dense decoder
-// lacks.
+struct CountedModel {
+  const char* config;
+  double all, active;  // as transformers counts them, those of experts that a token does not visit left out
+};
+
+TEST(ShapeOfConfigTest, MixturesHaveTheParametersThatTransformersCounts) {
+  constexpr CountedModel kModels[] = {
+      {R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+           "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8,
+           "num_experts_per_tok": 2, "max_position_embeddings": 32768})",
+       46702792704, 12879925248},
+      {R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
+           "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "moe_intermediate_size": 768,
+           "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [],
+           "vocab_size": 151936, "max_position_embeddings": 40960})",
+       30532122624, 3353032704},
+      {R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+           "moe_intermediate_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 128, "head_dim": 64,
+           "n_shared_experts": 1, "n_routed_experts": 256, "num_experts_per_tok": 8, "q_lora_rank": 1536,
+           "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+           "first_k_dense_replace": 3, "vocab_size": 129280, "max_position_embeddings": 163840,
+           "num_nextn_predict_layers": 1, "quantization_config": {"quant_method": "fp8"}})",
+       671026404352, 37552282624},
+      {R"({"model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
+           "moe_intermediate_size": 1408, "num_attention_heads": 16, "num_key_value_heads": 16,
+           "n_shared_experts": 2, "n_routed_experts": 64, "num_experts_per_tok": 6, "q_lora_rank": null,
+           "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+           "first_k_dense_replace": 1, "vocab_size": 102400, "max_position_embeddings": 163840})",
+       15706484224, 2661150208},
+      {R"({"model_type": "qwen2_moe", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+           "num_attention_heads": 28, "num_key_value_heads": 4, "moe_intermediate_size": 2560,
+           "shared_expert_intermediate_size": 20480, "num_experts": 64, "num_experts_per_tok": 8,
+           "vocab_size": 151936, "max_position_embeddings": 32768})",
+       57408658944, 14249270784},
+      {R"({"model_type": "glm4_moe", "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+           "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "moe_intermediate_size": 1408,
+           "n_shared_experts": 1, "n_routed_experts": 128, "num_experts_per_tok": 8, "first_k_dense_replace": 1,
+           "attention_bias": true, "vocab_size": 151552, "max_position_embeddings": 131072})",
+       106852245504, 13424123904}};
+  for (const CountedModel& model : kModels) {
+    const auto shape = ShapeOfConfig(json::parse(model.config));
+    ASSERT_TRUE(shape.ok()) << shape.status().message();
+    EXPECT_DOUBLE_EQ(shape->TotalParams(), model.all) << model.config;
+    EXPECT_DOUBLE_EQ(shape->ActiveParams(), model.active) << model.config;
+  }
+}
+
+// Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each has a key that the table of a
+// dense decoder lacks.
 TEST(ShapeOfConfigTest, AModelThatIsNotADenseDecoderIsRefusedByItsKey) {
   for (const auto& [key, value] :
        std::vector<std::pair<std::string, json>>{{"num_local_experts", 8},
@@ -474,6 +521,9 @@ TEST(ShapeOfConfigTest, ReadsSizesFromOnePartOfACompositeModel) {
     EXPECT_THAT(ShapeOfConfig({{part, {{"hidden_size", 8}}}}).status().message(),
                 AllOf(HasSubstr(part), HasSubstr("num_layers is missing")));
   }
+  json mixture = Llama8B();
+  mixture.update({{"model_type", "qwen3_moe"}, {"num_experts", 4}, {"num_experts_per_tok", 2}});
+  EXPECT_EQ(ShapeOfConfig({{"model_type", "seer"}, {"text_config", mixture}})->experts, 4);
   json tied = Llama8B();
   tied.erase("tie_word_embeddings");
   tied["model_type"] = "gemma3_text";

@@ -167,7 +167,60 @@ TEST(OtherTrainersTest, AMixtureHasNoComputedSizeOrTflops) {
       Titan("", "40,000", "Total parameter count: dense 23,173,376, sparse 9,840,640, active 28,098,816") +
       TitanBegin("", 1) + TitanStep("", "46,338", 1, 8.1));
   EXPECT_EQ(titan.parameters, 8030261248.0);
-  EXPECT_FALSE(titan.formulas.simple);
+  ASSERT_TRUE(titan.formulas.simple);
+  EXPECT_FALSE(titan.formulas.megatron);
+}
+
+// DeepSeek-V3 as Megatron-LM dumps its arguments.
+TEST(OtherTrainersTest, AMixtureCountsTheExpertsThatATokenVisits) {
+  constexpr std::pair<const char*, const char*> kArguments[] = {
+      {"num_layers", "61"},
+      {"hidden_size", "7168"},
+      {"num_attention_heads", "128"},
+      {"ffn_hidden_size", "18432"},
+      {"seq_length", "4096"},
+      {"padded_vocab_size", "129280"},
+      {"swiglu", "True"},
+      {"bf16", "True"},
+      {"untie_embeddings_and_output_weights", "True"},
+      {"multi_latent_attention", "True"},
+      {"kv_channels", "128"},
+      {"q_lora_rank", "1536"},
+      {"kv_lora_rank", "512"},
+      {"qk_head_dim", "128"},
+      {"qk_pos_emb_head_dim", "64"},
+      {"v_head_dim", "128"},
+      {"num_experts", "256"},
+      {"moe_router_topk", "8"},
+      {"moe_ffn_hidden_size", "2048"},
+      {"moe_shared_expert_intermediate_size", "2048"},
+      {"recompute_granularity", "None"},
+      {"expert_model_parallel_size", "64"},
+      {"global_batch_size", "8192"},
+      {"world_size", "1024"}};
+  std::string dump;
+  for (const auto& [name, value] : kArguments)
+    dump += fmt::format("  {} ............................... {}\n", name, value);
+  std::string layers = "  moe_layer_freq .................................. [0, 0, 0";
+  for (int i = 3; i < 61; ++i) layers += ", 1";
+  const std::string lines = CoreLine(1, 10, 25.26) + CoreLine(2, 10, 25.26);
+  const RunSummary run = SummaryOf(dump + layers + "]\n" + lines);
+  EXPECT_EQ(run.parameters, 671026404352.0);
+  EXPECT_EQ(run.config.ep, 64);
+  RunConfig given = run.config;  // as by --num-experts
+  given.mixture.reset();
+  EXPECT_EQ(ActiveParameters(given), 37552282624.0);
+  ASSERT_TRUE(run.formulas.model && run.formulas.simple);
+  // A token takes 249.7e9 operations, as Megatron Bridge publishes them without multi-token prediction; the
+  // log has a batch of 1024.
+  EXPECT_NEAR(*run.formulas.model / (249.7e9 * 4096 * 1024 / (25.26 * 1024 * 1e12)), 1, 0.004);
+  EXPECT_NEAR(*run.formulas.simple / (6 * 37552282624.0 * 4096 * 1024 / (25.26 * 1024 * 1e12)), 1, 1e-6);
+  std::string without = dump + layers + "]\n" + lines;
+  without.erase(without.find("  moe_router_topk"), 10);
+  EXPECT_FALSE(SummaryOf(without).parameters);
+  EXPECT_FALSE(
+      SummaryOf(dump + "  moe_layer_freq .................................. ([0]*3+[1]*58)\n" + lines)
+          .parameters);
 }
 
 TEST(OtherTrainersTest, NamesUtf16) {
