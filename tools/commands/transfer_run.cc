@@ -73,6 +73,7 @@ void AddTransferFlags(CLI::App& verb, TransferFlags& flags, const std::string& s
 Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::optional<Dtype> cast) {
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, weights ? OpenWeights(flags.source, flags.open, cast)
                                                       : OpenAnyCkpt(flags.source, flags.open));
+  CAIRN_RETURN_IF_ERROR(CheckExperts(opened.source(), flags.open.allow));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.writer.max_memory, flags.json));
   else if (opened.foreign && flags.checks.skip_sums)
