@@ -20,6 +20,7 @@ from cairn_cli import CAIRN, SANITIZED, CliTest, flip, tree
 
 KILLS = 200 if os.environ.get("CAIRN_LONG") else 12
 MODEL = ("--layers", 8, "--hidden", 512, "--ffn", 2048, "--vocab", 4000)  # 0.4 GB: several units
+MIXTURE = ("--layers", 4, "--hidden", 512, "--ffn", 512, "--vocab", 4000, "--experts", 8, "--expert-ffn", 512)
 
 
 class ReshapeTest(CliTest):
@@ -30,15 +31,23 @@ class ReshapeTest(CliTest):
         return tree(self.dir / run / "step-00000100")
 
     def test_killed_reshape_resumes_to_identical_bytes(self):
-        self.make_step(*MODEL, "--tp", 2, "--dp", 2)
+        random.seed(5)
+        dense, mixture = self.kill(MODEL, ()), self.kill(MIXTURE, ("--ep", "2", "--etp", "2"))
+        self.assertLess(dense[0] + mixture[0], KILLS)
+        self.assertGreater(dense[1] + mixture[1], 0)
+
+    def kill(self, model, mesh):
+        """Half of the kills: how many came after the end, and the bytes that were not written again."""
+        for run in (self.run_dir, self.dir / "whole"):
+            shutil.rmtree(run, ignore_errors=True)
+        self.make_step(*model, "--tp", 2, "--dp", 2)
         start = time.monotonic()
-        self.reshape("whole")
+        self.reshape("whole", *mesh)
         longest = time.monotonic() - start
         expected = self.step("whole")
-        command = [CAIRN, "reshape", self.run_dir, "killed", "--tp", "4", "--pp", "2", "--dp", "1"]
-        random.seed(5)
+        command = [CAIRN, "reshape", self.run_dir, "killed", "--tp", "4", "--pp", "2", "--dp", "1", *mesh]
         resumed = whole = 0
-        for _ in range(KILLS):
+        for _ in range(KILLS // 2):
             shutil.rmtree(self.dir / "killed", ignore_errors=True)
             for flags in ([], ["--resume"]):  # the one that resumes may be killed as well
                 child = subprocess.Popen([*map(str, command), *flags], cwd=self.dir, stdout=subprocess.DEVNULL,
@@ -58,15 +67,14 @@ class ReshapeTest(CliTest):
                 if any(path.is_dir() for path in (self.dir / "killed").glob("step-*.partial-*")):
                     self.assertEqual(self.cairn("ls", "killed").returncode, 0)
                 longest *= 1.05
-                done = self.json("reshape", self.run_dir, "killed", "--tp", 4, "--pp", 2, "--dp", 1, "--resume")
+                done = self.json(*command[1:], "--resume")
                 resumed += done["bytes_resumed"]
             self.assertEqual(self.step("killed"), expected)
             # The hint and the end of the mark come after the commit. A kill before them leaves an unfinished hint,
             # and a mark without its directory, for the next cleaner.
             left = {p.name for p in (self.dir / "killed").iterdir() if not p.name.startswith("latest")}
             self.assertEqual({name for name in left if not name.endswith(".cairn-mark")}, {".lock", "step-00000100"})
-        self.assertLess(whole, KILLS)
-        self.assertGreater(resumed, 0)
+        return whole, resumed
 
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun here")
     def test_ranks_of_mpirun_share_the_work_and_write_the_same_bytes(self):

@@ -326,7 +326,18 @@ def directories():
     config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 2 ** 40, "n_embd": 0, "n_head": 0,
               "vocab_size": -1}
     index = {"weight_map": {"w": "../x.bin"}}
-    return {
+    def release(**sizes):
+        """A mixture whose sizes no tensor has."""
+        mixtral = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 8, "num_hidden_layers": 1,
+                   "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 10, "intermediate_size": 8,
+                   "max_position_embeddings": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
+        return packed({"config.json": json.dumps(mixtral | sizes).encode(), "pytorch_model.bin": file(state("w"))})
+
+    # 2^21 experts of 2^21 rows of 2^22 columns have 2^64 elements.
+    mixtures = {"hf-experts-none": release(num_local_experts=0), "hf-experts-2-62": release(num_local_experts=2 ** 62),
+                "hf-experts-many": release(num_local_experts=10 ** 9), "hf-experts-per-token": release(num_experts_per_tok=-1),
+                "hf-experts-overflow": release(num_local_experts=2 ** 21, intermediate_size=2 ** 21, hidden_size=2 ** 22)}
+    return mixtures | {
         "hf-sizes": packed({"config.json": json.dumps(config).encode(), "pytorch_model.bin": file(state("w"))}),
         "hf-index-leaves": packed({"config.json": b"{}", "pytorch_model.bin.index.json": json.dumps(index).encode()}),
         "megatron-dist-nested": packed({"metadata.json": b'{"sharded_backend":' + b"[" * 30000 + b"]" * 30000 + b"}"}),

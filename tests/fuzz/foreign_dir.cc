@@ -1,6 +1,7 @@
 // Directories of other systems' checkpoints, opened as `cairn convert` opens them: DCP, Megatron-Core,
 // DeepSpeed, universal, Hugging Face. An input is a directory: for each file a u16 and its name, a u32 and
 // its bytes; what an attacker must get right by hand, checksums of zip records, may be left out (0).
+#include "convert/formats/expert_census.h"
 #include "convert/formats/systems.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -31,6 +32,7 @@ void Unpack(std::string_view input, MemoryFileSystem& fs) {
 }
 
 void Read(CheckpointSource& source) {
+  (void)CountExperts(source.catalog().tensors, source.manifest().model);
   std::vector<std::byte> out;
   size_t boxes = 0;
   for (uint32_t i = 0; i < source.catalog().tensors.size() && boxes < kMaxBoxes; ++i) {
@@ -63,6 +65,11 @@ std::vector<std::string> FuzzWords() {
           "\"hidden_size\": 0",
           "\"num_attention_heads\": 0",
           "\"num_hidden_layers\": 1000000000",
+          "\"num_local_experts\": 0",
+          "\"num_local_experts\": 4611686018427387904",
+          "\"num_experts_per_tok\": 0",
+          "\"model_type\": \"deepseek_v3\"",
+          ".mlp.experts.0.",
           "-1",
           "0",
           "1",

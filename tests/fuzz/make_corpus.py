@@ -101,7 +101,15 @@ def hugging_face(work):
     with open(f"{work}/hf-bin/pytorch_model.bin.index.json", "w") as file:
         json.dump({"metadata": {"total_size": 4 * sum(t.numel() for t in state.values())}, "weight_map": weight_map}, file)
     config.save_pretrained(f"{work}/hf-bin")
-    return {name: f"{work}/{name}" for name in ("hf", "hf-shards", "hf-bin")}
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 10,
+             "intermediate_size": 8, "max_position_embeddings": 4, "num_experts_per_tok": 1}
+    latent = {"moe_intermediate_size": 8, "n_routed_experts": 2, "n_shared_experts": 1, "first_k_dense_replace": 0, "n_group": 1,
+              "topk_group": 1, "kv_lora_rank": 4, "q_lora_rank": 4, "qk_nope_head_dim": 2, "qk_rope_head_dim": 2, "v_head_dim": 4}
+    mixtral = transformers.MixtralForCausalLM(transformers.MixtralConfig(**small, num_local_experts=2))
+    mixtral.save_pretrained(f"{work}/hf-mixtral")
+    mixtral.save_pretrained(f"{work}/hf-mixtral-fused", save_original_format=False)
+    transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**small | latent)).save_pretrained(f"{work}/hf-deepseek")
+    return {name: f"{work}/{name}" for name in ("hf", "hf-shards", "hf-bin", "hf-mixtral", "hf-mixtral-fused", "hf-deepseek")}
 
 
 def deepspeed_and_megatron(work):
@@ -166,7 +174,8 @@ def real(work):
         "torch_file": {name: without_checksums(data) for name, data in zips.items()} | streams,
         "dcp_metadata": {name: read(f"{path}/.metadata") for name, path in directories.items()
                          if os.path.exists(f"{path}/.metadata")},
-        "safetensors": {"types": save(types, {"format": "pt"}), "gpt2": read(f"{directories['hf']}/model.safetensors")},
+        "safetensors": {"types": save(types, {"format": "pt"})} | {
+            name: read(f"{directories[directory]}/model.safetensors") for name, directory in (("gpt2", "hf"), ("mixtral", "hf-mixtral"))},
         "weight_index": {"safetensors": read(f"{directories['hf-shards']}/model.safetensors.index.json"),
                          "pickles": read(f"{directories['hf-bin']}/pytorch_model.bin.index.json")},
         "indexed_dataset": indexed_datasets(work),

@@ -29,13 +29,17 @@ std::vector<std::string> FuzzSeeds() {
   manifest.catalog_bytes = 200;
   Manifest over = manifest;
   over.shards = "../step-00000100";
-  return {EncodeManifest(manifest), EncodeManifest(over)};
+  Manifest mixture = manifest;
+  mixture.topology.ep = 4;
+  mixture.topology.etp = 1;
+  mixture.model.update({{"num_experts", 8}, {"moe_ffn_hidden_size", 24}});
+  return {EncodeManifest(manifest), EncodeManifest(over), EncodeManifest(mixture)};
 }
 
 std::vector<std::string> FuzzWords() {
   return JsonWords({"\"files\":", "\"step\":", "\"version\": 2", "\"shards\": \"../step-1\"",
-                    "\"virtual_stages\": 2", "\"layers_per_stage\": [1]", "\"tp\":", "9223372036854775808",
-                    "\"../x\""});
+                    "\"virtual_stages\": 2", "\"layers_per_stage\": [1]", "\"tp\":", "\"ep\": 2147483647",
+                    "\"etp\": -1", "9223372036854775808", "\"../x\""});
 }
 
 }  // namespace cairn

@@ -87,6 +87,21 @@ Catalog Large() {
   return catalog;
 }
 
+// Experts on two ranks, and the moments of one half of each.
+Catalog Experts() {
+  Catalog catalog = Plain();
+  for (TensorEntry& tensor : catalog.tensors) {
+    tensor.spec.name = "layers.0.mlp.experts.up.weight";
+    tensor.spec.shape = {4, 2, 3};
+    tensor.spec.cuts = {{.axis = Axis::kEp, .dim = 0}, {.axis = Axis::kEtp, .dim = 1}};
+    tensor.spec.of_experts = true;
+  }
+  catalog.pieces = {
+      PieceOf(0, 0, {{0, 0, 0}, {2, 2, 3}}, {0, 12}, 24), PieceOf(0, 1, {{2, 0, 0}, {2, 2, 3}}, {0, 12}, 24),
+      PieceOf(1, 0, {{0, 0, 0}, {4, 1, 3}}, {0, 12}, 48), PieceOf(1, 1, {{0, 1, 0}, {4, 1, 3}}, {0, 12}, 48)};
+  return catalog;
+}
+
 // The exceptions of the first of four chunks take so much that the other three are missing, of which a
 // reader that counts only chunks does not notice.
 std::string ExceptionsTakeAll() {
@@ -152,8 +167,8 @@ void ReadStep(const Catalog& catalog, std::string_view encoded, std::string_view
 }  // namespace
 
 std::vector<std::string> FuzzSeeds() {
-  return {EncodeCatalog({}),      EncodeCatalog(Plain()),   EncodeCatalog(Packed()),
-          EncodeCatalog(Large()), EncodeCatalog(Derived()), ExceptionsTakeAll()};
+  return {EncodeCatalog({}),        EncodeCatalog(Plain()),   EncodeCatalog(Packed()), EncodeCatalog(Large()),
+          EncodeCatalog(Derived()), EncodeCatalog(Experts()), ExceptionsTakeAll()};
 }
 
 std::vector<std::string> FuzzWords() {

@@ -6,7 +6,8 @@ JSON: {NAME: {"world": 2, "tp": 1, "pp": 1, "ep": 2, "etp": 1, "freq": 1 or a li
 Without "load" a model is trained for "done" iterations and saved in DIR/NAME/iter_000000N. With it every key of the checkpoint and
 no other is loaded. Then DIR/NAME-losses.json has the losses of the other iterations, and DIR/NAME-known-RANK.pt each parameter of
 the rank before these, {role: {name: (tensor, cut dimension)}}, with where the rank sits. "keys": "te" saves the names of norms
-that Transformer Engine's layers have.
+that Transformer Engine's layers have. "lost": true saves weights as
+Megatron-LM#1836 did.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import megatron_trainer as trainer
 import megatron_writer as writer
 import torch
 from megatron.core import dist_checkpointing, optimizer, parallel_state
+from megatron.core.dist_checkpointing import mapping
+from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
@@ -181,6 +184,24 @@ def metadata_of(spec):
     return trainer.metadata_of({"zero": 1} | spec)
 
 
+def lose_slices(state):
+    """Megatron-LM#1836: the tensor parallel ranks of an expert are taken for replicas, so that the slices of the first one are all that is
+    saved, in a tensor of their size."""
+    ranks, rank = parallel_state.get_expert_tensor_parallel_world_size(), parallel_state.get_expert_tensor_parallel_rank()
+    mapping.apply_factories(state)
+    for tensor in nested_values(state):
+        if not isinstance(tensor, mapping.ShardedTensor) or ".experts." not in tensor.key:
+            continue
+        shape, offset, parts = list(tensor.global_shape), list(tensor.global_offset), list(tensor.axis_fragmentations)
+        for axis in range(tensor.prepend_axis_num, len(shape)):
+            if parts[axis] % ranks == 0:
+                own = shape[axis] // parts[axis]
+                offset[axis] = offset[axis] // own // ranks * own
+                shape[axis], parts[axis] = shape[axis] // ranks, parts[axis] // ranks
+        tensor.global_shape, tensor.global_offset, tensor.axis_fragmentations = tuple(shape), tuple(offset), tuple(parts)
+        tensor.replica_id = (*tensor.replica_id[:2], tensor.replica_id[2] + rank)
+
+
 def sharded(model, chain, metadata, is_loading):
     metadata = metadata | {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
     state = model.sharded_state_dict(metadata=metadata)
@@ -196,8 +217,11 @@ def save(rank, model, training, spec, args, out):
     torch.distributed.barrier()
     common = {"args": args, "checkpoint_version": 3.0, "iteration": spec["done"],
               "opt_param_scheduler": training.schedule.state_dict()}
-    dist_checkpointing.save(sharded(model, training.chain, metadata_of(spec), False) | common, directory, ("torch_dist", 1),
-                            content_metadata=metadata_of(spec))
+    state = sharded(model, training.chain, metadata_of(spec), False) | common
+    if spec.get("lost"):
+        lose_slices(state["model"])
+        del state["optimizer"]
+    dist_checkpointing.save(state, directory, ("torch_dist", 1), content_metadata=metadata_of(spec))
 
 
 def load(model, training, spec):

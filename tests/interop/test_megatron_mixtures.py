@@ -22,6 +22,7 @@ TRAINED = {
         moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48)) | TE, "Glm4MoeForCausalLM"),
     "pipeline": (dict(world=2, tp=1, pp=2, ep=1, etp=1, zero=0, qk_norm=True), "Qwen3MoeForCausalLM"),
 }
+LOST = dict(world=2, tp=2, pp=1, ep=1, etp=2, lost=True) | TE  # half of each expert
 # Loaded at another topology, by the names of Transformer Engine.
 OTHER = {"pipeline": (["--zero", 1, "--pp", 1, "--dp", 2], dict(world=2, tp=1, pp=1, ep=1, etp=1, qk_norm=True) | TE)}
 
@@ -33,7 +34,7 @@ class MegatronMixturesTest(Case):
         with open(self.path("batches"), "w") as file:
             json.dump(torch.randint(61, (ITERATIONS, 8, 17), generator=generator).tolist(), file)
         common = {"done": DONE, "batches": self.path("batches")}
-        self.run_jobs({name: spec | common for name, (spec, _) in TRAINED.items()})
+        self.run_jobs({name: spec | common for name, (spec, _) in TRAINED.items()} | {"lost": LOST | common})
         jobs = {}
         for name, (spec, family) in TRAINED.items():
             with self.subTest(name):
@@ -53,9 +54,17 @@ class MegatronMixturesTest(Case):
                 self.assertLess(abs(a - b), 1e-3 if name in OTHER else 1e-7, (name, theirs, ours))
             if name not in OTHER:
                 self.check_states(name)
+        self.check_lost()
         for format in ("megatron", "megatron-deepspeed"):
             refused = cairn("convert", self.path("stacked-native"), self.path("no"), "--to", format, status=2)
             self.assertIn(f"which {format} cannot hold yet", refused.stderr)
+
+    def check_lost(self):
+        for verb, status in (("verify", 1), ("convert", 2)):
+            more = (self.path("never"), "--to", "native") if verb == "convert" else ()
+            refused = cairn(verb, self.path("lost"), *more, status=status)
+            self.assertRegex(refused.stdout + refused.stderr, r"linear_fc\d\.weight: its experts together have shape")
+        self.assertFalse(os.path.exists(self.path("never")))
 
     def losses(self, name):
         with open(self.path(name + "-losses.json")) as file:

@@ -220,8 +220,7 @@ class RefusedTest(TransformersTest):
         index = json.loads(path.read_text())
         other = next(file for file in index["weight_map"].values() if file != index["weight_map"][name])
         save_file(load_file(source / other) | {name: torch.zeros(WIDTH, HIDDEN)}, source / other, {"format": "pt"})
-        self.cairn("convert", source, "indexed", "--to", "hf", says=f"{name} in {other}, as the index names another file")
-        self.check_equal(self.save("whole", make_mixture(MODELS["qwen3_moe"])), self.dir / "indexed")
+        self.refused([f"{name}, of an expert, is in {index['weight_map'][name]} and in {other}"], source=source)
         del index["weight_map"][name]
         path.write_text(json.dumps(index))
         self.refused(["the index does not list it", name], source=source)
@@ -235,7 +234,11 @@ class RefusedTest(TransformersTest):
     def test_the_configuration_has_another_number_of_experts(self):
         self.refused(f"this file holds {EXPERTS} of {2 * EXPERTS} experts", num_local_experts=2 * EXPERTS)
         self.refused("no place", num_local_experts=EXPERTS // 2)
-        self.refused("num_experts is -1", num_local_experts=-1)
+        for hostile in (-1, 0, 2 ** 62):
+            self.refused(f"num_experts is {hostile}", num_local_experts=hostile)
+        self.refused("asks for 1000000 experts", num_local_experts=10 ** 6)
+        self.refused("is its description damaged", num_local_experts=2 ** 30, moe_intermediate_size=2 ** 30)  # times 24: too many elements
+        self.refused("moe_ffn_hidden_size is", moe_intermediate_size=2 ** 40)
         self.refused('num_experts is "twelve"', num_local_experts="twelve")
         self.refused(["no place", "layers.1.mlp.up_proj.weight"], mlp_only_layers=[])
         self.refused(["no place", "layers.2.mlp.experts."], mlp_only_layers=[1, 2])

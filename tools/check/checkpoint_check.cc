@@ -157,6 +157,8 @@ class Checker {
     StepReport step = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress->Update(done); });
     progress.reset();
     CheckpointReport report{step, directory, NamesOf(checks_)};
+    report.mixtures = std::move(step.mixtures);
+    report.notes = std::move(step.notes);
     if (checks_.values) report.unhealthy = WhyUnhealthyAt(fs, directory);
     if (manifest.ok()) FindUnlisted(fs, *manifest, report);
     // A check that did not reach the end has not passed.
@@ -245,16 +247,23 @@ class Checker {
     VerifyReport found =
         CheckFileSums(fs, source.directory(), sums, [&](uint64_t done) { progress->Update(done); });
     if (!sums.empty()) opened->foreign->SkipSums();  // they were all checked
+    ExpertCensus census = CountExperts(source.catalog().tensors, source.manifest().model);
+    AllowLost(asked_.open.allow, census);
+    for (std::string& lost : census.lost) found.problems.push_back({path, 0, "", std::move(lost)});
     if (values) {
-      VerifyReport of_values = CheckValues(source, checks_.max_memory,
-                                           [&](uint64_t done) { progress->Update(sums.bytes + done); });
+      ValueReport of_values = CheckValues(source, checks_.max_memory,
+                                          [&](uint64_t done) { progress->Update(sums.bytes + done); });
       found.bytes_checked += of_values.bytes_checked;
+      std::ranges::move(of_values.notes, std::back_inserter(census.notes));
       found.Join(std::move(of_values));
     }
     progress.reset();
-    Tell({std::move(found), path,
-          fmt::format("structure{}{}", sums.empty() ? "" : ", every byte by its checksum",
-                      values ? ", values" : "")});
+    CheckpointReport report{std::move(found), path,
+                            fmt::format("structure{}{}", sums.empty() ? "" : ", every byte by its checksum",
+                                        values ? ", values" : "")};
+    report.mixtures = std::move(census.mixtures);
+    report.notes = std::move(census.notes);
+    Tell(std::move(report));
     return OkStatus();
   }
 

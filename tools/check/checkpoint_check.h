@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ckpt/step/verify.h"
+#include "convert/formats/expert_census.h"
 #include "convert/formats/systems.h"
 #include "tools/check/sample_check.h"
 
@@ -30,6 +31,7 @@ struct CheckpointReport : VerifyReport {
   std::string what = {};                   // was checked
   std::string unhealthy = {};              // why nobody should resume from it, whole or not
   std::vector<std::string> unlisted = {};  // files in a step that its manifest does not list
+  std::vector<Mixture> mixtures = {};      // layers that have experts
   std::vector<std::string> notes = {};     // that do not fail the check
 
   bool passed() const { return good() && unhealthy.empty(); }

@@ -13,6 +13,7 @@
 #include "ckpt/families/families.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
+#include "convert/formats/expert_census.h"
 
 namespace cairn {
 namespace {
@@ -70,13 +71,7 @@ class ModelChecker {
   }
 
   void CheckExperts() {
-    const int64_t told = IntField(model_, "num_experts");
-    const auto other = std::ranges::find_if(tensors_, [&](const TensorEntry& tensor) {
-      return tensor.spec.of_experts && static_cast<int64_t>(tensor.spec.shape[0]) != told;
-    });
-    if (told <= 0 || other == tensors_.end()) return;
-    Add(fmt::format("its model has {} experts, but {} holds {}", told, DisplayName(*other),
-                    other->spec.shape[0]));
+    for (std::string& lost : CountExperts(tensors_, model_).lost) Add(std::move(lost));
   }
 
   // The parameters that the model must have, compared with the existing ones.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "convert/formats/expert_census.h"
 #include "convert/stream/master_proof.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/cli/output.h"
@@ -32,6 +33,16 @@ Status CheckSums(const OpenedSource& opened, const SourceChecks& checks, bool js
 }
 
 }  // namespace
+
+Status CheckExperts(const CheckpointSource& source, const std::vector<std::string>& allow) {
+  ExpertCensus census = CountExperts(source.catalog().tensors, source.manifest().model);
+  AllowLost(allow, census);
+  for (const std::string& note : census.notes) PrintProblem(fmt::format("note: {}: {}", source.name(), note));
+  if (census.lost.empty()) return OkStatus();
+  const size_t more = census.lost.size() - 1;
+  return Corrupt("{}: {}{}; --allow experts takes it as it is", source.name(), census.lost.front(),
+                 more == 0 ? "" : fmt::format(" (and {} more; cairn verify lists all)", more));
+}
 
 void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks) {
   verb.add_flag("--no-checksums", checks.skip_sums,

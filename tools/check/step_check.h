@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ckpt/step/verify.h"
+#include "convert/formats/expert_census.h"
 #include "convert/stream/block_stream.h"
 #include "tools/check/sample_check.h"
 #include "tools/check/verify_standing.h"
@@ -23,6 +24,8 @@ struct CheckOptions {
 // All problems, and what each kind of check found separately.
 struct StepReport : VerifyReport {
   std::vector<Check> checks;  // without time, files and the bytes of the whole
+  std::vector<Mixture> mixtures;
+  std::vector<std::string> notes;  // that do not fail a check
 };
 
 // Problems of the step in `directory`, a step that does not open included: then every check that was asked

@@ -12,12 +12,10 @@
 #include "ckpt/model/layout.h"
 #include "convert/stream/block_stream.h"
 #include "convert/stream/decode_values.h"
-#include "tools/check/expert_check.h"
+#include "tools/check/expert_verdict.h"
 
 namespace cairn {
 namespace {
-
-using nlohmann::json;
 
 // Elements of one tensor that share a fault.
 struct Fault {
@@ -35,15 +33,17 @@ class ValueChecker {
     step_.SetCacheBytes(ReaderCacheFor(max_memory));
   }
 
-  VerifyReport Check() {
+  ValueReport Check() {
     const std::vector<Checked> tensors = TensorsToCheck();
     step_.ReadAhead(Boxes(tensors));
     for (const Checked& checked : tensors) {
       const Status status = CheckTensor(checked.tensor, checked.master);
       if (!status.ok()) report_.Add(status, step_.name(), 0, DisplayName(catalog_.tensors[checked.tensor]));
+      read_all_ = read_all_ && status.ok();
     }
     step_.ReadAhead({});
     if (const Status status = step_.CheckRead(); !status.ok()) report_.Add(status, step_.name());
+    if (read_all_) TellExperts();
     return std::move(report_);
   }
 
@@ -97,14 +97,12 @@ class ValueChecker {
   Status CheckTensor(uint32_t tensor, std::optional<uint32_t> master) {
     const TensorEntry& entry = catalog_.tensors[tensor];
     Fault not_finite, not_rounded;
-    std::optional<ExpertCheck> experts;
-    if (HoldsTrainedExperts(entry)) experts.emplace(entry);
     std::vector<std::byte> values, masters, rounded;
     uint64_t begin = 0;
     for (BlockCursor cursor = CursorOf(tensor); !cursor.done(); cursor.Advance()) {
       const Box box = cursor.box();
       CAIRN_RETURN_IF_ERROR(Read(tensor, box, values));
-      if (experts) experts->Add(values);
+      if (!census_.mixtures.empty()) experts_.Add(tensor, values);
       VisitValues(entry.dtype, values, [&](size_t i, double value) {
         if (!std::isfinite(value)) not_finite.Add(begin + i);
       });
@@ -118,16 +116,13 @@ class ValueChecker {
     }
     Tell(tensor, not_finite, "NaN or infinite");
     Tell(tensor, not_rounded, "not the fp32 master rounded to the weight's dtype");
-    if (const std::string equal = experts ? experts->Equal() : ""; !equal.empty())
-      report_.problems.push_back({step_.name(), 0, DisplayName(entry), equal});
     return OkStatus();
   }
 
-  // A training may begin with copies of one expert.
-  bool HoldsTrainedExperts(const TensorEntry& tensor) const {
-    const auto& state = step_.manifest().state;
-    const bool begins = state.is_object() && state.value("iteration", json(-1)) == 0;
-    return tensor.spec.of_experts && tensor.role == Role::kWeight && !begins;
+  void TellExperts() {
+    ExpertVerdict verdict = JudgeExperts(step_.manifest(), census_, experts_);
+    for (std::string& lost : verdict.lost) report_.problems.push_back({step_.name(), 0, "", std::move(lost)});
+    std::ranges::move(verdict.notes, std::back_inserter(report_.notes));
   }
 
   Status Read(uint32_t tensor, const Box& box, std::vector<std::byte>& bytes) {
@@ -159,15 +154,18 @@ class ValueChecker {
 
   CheckpointSource& step_;
   const TensorTable& catalog_;
+  const ExpertCensus census_ = CountExperts(catalog_.tensors, step_.manifest().model);
+  ExpertValues experts_{catalog_.tensors, census_};
+  bool read_all_ = true;  // tensors
   const uint64_t block_bytes_;
   const std::function<void(uint64_t)>& progress_;
-  VerifyReport report_;
+  ValueReport report_;
 };
 
 }  // namespace
 
-VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
-                         const std::function<void(uint64_t)>& progress) {
+ValueReport CheckValues(CheckpointSource& step, uint64_t max_memory,
+                        const std::function<void(uint64_t)>& progress) {
   return ValueChecker(step, max_memory, progress).Check();
 }
 

@@ -23,7 +23,9 @@ void ValueStats::Join(const ValueStats& other) {
   nan += other.nan;
   infinite += other.infinite;
   zeros += other.zeros;
+  sum += other.sum;
   squares += other.squares;
+  fourths += other.fourths;
 }
 
 void ValueStats::AddChunk(Dtype dtype, std::span<const std::byte> bytes) {
@@ -37,7 +39,9 @@ void ValueStats::AddChunk(Dtype dtype, std::span<const std::byte> bytes) {
       zeros += value == 0;
       min = finite() == 1 ? value : std::min(min, value);
       max = finite() == 1 ? value : std::max(max, value);
+      sum += value;
       squares += value * value;
+      fourths += value * value * value * value;
     }
   });
 }

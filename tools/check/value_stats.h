@@ -15,7 +15,9 @@ struct ValueStats {
   uint64_t zeros = 0;     // of either sign
   double min = 0;         // of the finite values; 0 if there is none
   double max = 0;
+  double sum = 0;
   double squares = 0;  // sum of their squares
+  double fourths = 0;  // of their fourth powers
 
   void Add(Dtype dtype, std::span<const std::byte> bytes);
   void Join(const ValueStats& other);

@@ -29,10 +29,18 @@ struct VerifyOptions {
 };
 
 ordered_json ToJson(const CheckpointReport& report) {
-  return {{"checkpoint", report.checkpoint},    {"ok", report.passed()},
-          {"unhealthy", report.unhealthy},      {"bytes_checked", report.bytes_checked},
-          {"unlisted", report.unlisted},        {"trouble", report.trouble.message()},
-          {"problems", ToJson(report.problems)}};
+  ordered_json mixtures = ordered_json::array();
+  for (const Mixture& mixture : report.mixtures)
+    mixtures.push_back({{"name", mixture.name}, {"experts", mixture.experts}});
+  return {{"checkpoint", report.checkpoint},
+          {"ok", report.passed()},
+          {"unhealthy", report.unhealthy},
+          {"bytes_checked", report.bytes_checked},
+          {"unlisted", report.unlisted},
+          {"trouble", report.trouble.message()},
+          {"problems", ToJson(report.problems)},
+          {"mixtures", std::move(mixtures)},
+          {"notes", report.notes}};
 }
 
 void PrintText(const CheckpointReport& report) {
@@ -40,8 +48,8 @@ void PrintText(const CheckpointReport& report) {
   for (const Problem& problem : report.problems) PrintLineIn(Tone::kBad, "{}", ToString(problem));
   if (!report.unhealthy.empty()) PrintLineIn(Tone::kBad, "{}: unhealthy: {}", name, report.unhealthy);
   if (report.passed())
-    PrintLineIn(Tone::kGood, "{}: good, {} checked ({})", name, HumanBytes(report.bytes_checked),
-                report.what);
+    PrintLineIn(Tone::kGood, "{}: good, {} checked ({}{}{})", name, HumanBytes(report.bytes_checked),
+                report.what, report.mixtures.empty() ? "" : "; ", ToString(report.mixtures));
   else if (!report.problems.empty())
     PrintLine("{}: {}", name, Counted(report.problems.size(), "problem"));
 }
@@ -163,7 +171,8 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
   verify->add_flag("--hash", options->checks.hash, "every byte is the one that was saved");
   verify->add_flag("--values", options->checks.values,
                    "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even; no "
-                   "two experts of a layer are equal bit for bit");
+                   "two experts of a layer are equal bit for bit, and none is as it was initialized, after a "
+                   "training");
   verify
       ->add_option("--sample", options->sample,
                    "check only this share or size of the tensors' bytes, chosen at random: 5%, 200GB")

@@ -75,6 +75,7 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::
   if (cast) open.dequantized = Dtype::kF32;  // which is rounded once
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
                          weights ? OpenWeights(flags.source, open, cast) : OpenAnyCkpt(flags.source, open));
+  CAIRN_RETURN_IF_ERROR(CheckExperts(opened.source(), flags.open.allow));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.writer.max_memory, flags.json));
   else if (opened.foreign && flags.checks.skip_sums)

@@ -9,6 +9,7 @@
 
 #include "ckpt/run/run_dir.h"
 #include "convert/foreign/file_sets.h"
+#include "convert/formats/expert_census.h"
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/formats/megatron/megatron_dist.h"
@@ -152,6 +153,11 @@ class PartsChecker {
     if (source.ok() && !options.config.empty() && !(*source)->manifest().model.contains("architecture"))
       source = ReadByConfig(fs_, std::move(source).value(), options);
     if (!source.ok()) return Take(source.status(), path);
+    ExpertCensus census = CountExperts((*source)->catalog().tensors, (*source)->manifest().model);
+    AllowLost(options.allow, census);
+    for (std::string& lost : census.lost) Add(path, std::move(lost));
+    if (!census.mixtures.empty()) parts_.whole.push_back(ToString(census.mixtures));
+    std::ranges::move(census.notes, std::back_inserter(parts_.untold));
     parts_.whole.push_back(fmt::format("{}: {} of {} bytes, every element covered once", options.format,
                                        Counted((*source)->catalog().tensors.size(), "tensor"),
                                        (*source)->catalog().bytes()));

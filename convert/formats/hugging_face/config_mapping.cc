@@ -366,8 +366,13 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
   if (std::cmp_greater(shape.layers, stored.tensors.size()))
     return NotFound("{} asks for {} layers, and there are {} tensors", config.path, shape.layers,
                     stored.tensors.size());
-  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded,
-                         Expand(*config.architecture, config.model, FormOf(stored, *config.architecture)));
+  const StoredForm form = FormOf(stored, *config.architecture);
+  const bool by_expert =
+      form == StoredForm::kFiles && std::ranges::any_of(config.architecture->modules, &Module::by_expert);
+  if (by_expert && std::cmp_greater(shape.experts, stored.tensors.size()))
+    return NotFound("{} asks for {} experts, and there are {} tensors", config.path, shape.experts,
+                    stored.tensors.size());
+  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.architecture, config.model, form));
   return Mapper(stored, training, config, expanded, allow).Map();
 }
 

@@ -36,8 +36,8 @@ Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
 
 // model.safetensors, else adapter_model.safetensors, else what model.safetensors.index.json names, in the
 // directory `path`; or that one file. Of a tensor that several files have, the one in the file that the index
-// names is read, as transformers does; the others are left behind by name. Errors: NotFound; those of
-// ReadSafetensorsHeader and CheckAgainstIndex.
+// names is read, as transformers does; the others are left behind by name. Errors: NotFound; Corrupt naming
+// an expert that is in two files; those of ReadSafetensorsHeader and CheckAgainstIndex.
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path);
 
 // A directory with config.json and weights, or one file of weights with config.json beside it.

@@ -38,12 +38,17 @@ Result<Share> ShareOf(std::string_view name, const MegatronParameter& parameter,
   ParameterSpec whole = SpecOf(module, parameter.bias, kBeforeLayers, shape);
   for (const Cut& cut : whole.cuts)
     if (cut.dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
+  const Dims stated = whole.shape;
   whole = WithSlices(std::move(whole), slice, topology);
   if (whole.of_experts && std::cmp_not_equal(whole.shape[0], shape.experts))
     return Corrupt(
         "{} holds {} of {} experts; a file of one expert parallel rank must be read with those of the "
         "others",
         name, whole.shape[0], shape.experts);
+  // Megatron-LM#1836 saved the slices of one tensor parallel rank as if they were all.
+  if (whole.of_experts && whole.shape != stated)
+    return Corrupt("{}: its experts together have shape {}, and the checkpoint's args make it {}", name,
+                   ToString(whole.shape), ToString(stated));
   CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, topology, rank));
   return Share{whole.shape, held.box};
 }

@@ -1,6 +1,7 @@
 #include "convert/foreign/stored_writer.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstring>
 
@@ -13,11 +14,19 @@
 namespace cairn {
 namespace {
 
+constexpr uint64_t kBufferBytes = 64 << 10;
+
+uint64_t AllocatedBytes() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
 // Tensors in one file, their arrays one after another.
 struct Plan {
   TargetBuilder builder;
   StoredCatalog catalog;  // the same parts of the same arrays, to read them back
   uint64_t bytes = 0;
+  uint64_t held = 0;  // memory that the writer has taken after the last block
 
   uint32_t AddArray(const Dims& shape) {
     const uint64_t volume = shape.Volume();
@@ -38,16 +47,19 @@ struct Plan {
     const uint32_t file = builder.AddFile("data.bin");
     builder.AddBytes(file, bytes);
     builder.Place();
-    WriteRing ring(fs, {.buffer_bytes = 64 << 10});
+    WriteRing ring(fs, {.buffer_bytes = kBufferBytes});
     const auto writer = StoredWriter::Create(fs, ring, directory, builder.target, Direct::kOff);
     ASSERT_TRUE(writer.ok()) << writer.status().message();
     uint16_t value = 1;
+    const uint64_t before = AllocatedBytes();
     for (uint32_t tensor = 0; tensor < catalog.tensors.size(); ++tensor)
       for (BlockCursor at(catalog.tensors[tensor].spec.shape, block_elements); !at.done(); at.Advance()) {
         std::vector<uint16_t> values(at.box().Volume());
         for (uint16_t& each : values) each = value++;
         ASSERT_TRUE((*writer)->Write({tensor, at.box(), 0, std::as_bytes(std::span(values))}).ok());
       }
+    const uint64_t after = AllocatedBytes();
+    held = after > before ? after - before : 0;
     ASSERT_TRUE((*writer)->EndTensors().ok());
     ASSERT_TRUE((*writer)->Finish({}).ok());
   }
@@ -108,6 +120,23 @@ TEST(StoredWriter, WritesEveryOtherColumnOfAStack) {
     const uint64_t tensor = row / hidden / experts * 2 + column % 2;
     EXPECT_EQ(found[i], 1 + ((tensor * experts + expert) * ffn + column / 2) * hidden + row % hidden);
   }
+}
+
+TEST(StoredWriter, MemoryDoesNotGrowWithTheExpertsOfATensor) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir(TempDir::Place::kMemory);
+  const uint64_t experts = 256, rows = 128, columns = 64;
+  const Box whole = Box::Whole({rows, columns});
+  Plan plan;
+  for (uint64_t expert = 0; expert < experts; ++expert) {
+    const BoxMap map{{{expert, 0, 0}, {1, rows, columns}}, whole};
+    plan.catalog.parts.push_back({map, 0, plan.AddArray(whole.extent)});
+  }
+  plan.catalog.tensors.push_back(
+      {{.name = "0", .shape = {experts, rows, columns}}, Role::kWeight, Dtype::kBF16});
+  plan.Write(fs, dir.path(), 48 * columns);
+  EXPECT_LT(plan.held, experts / 4 * kBufferBytes);
+  plan.ExpectReadBack(fs, dir.path());
 }
 
 }  // namespace

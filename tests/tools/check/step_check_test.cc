@@ -86,11 +86,11 @@ TEST_F(StepCheckTest, AFailedSampleNamesTheDamagedBytes) {
 }
 
 // The problems of a step with this manifest in a directory of this name.
-std::string ProblemOf(const std::function<void(Manifest&)>& change,
-                      const std::string& name = "step-00000100") {
+std::string ProblemOf(const std::function<void(Manifest&)>& change, const std::string& name = "step-00000100",
+                      const TinyGpt& model = {.layers = 4}) {
   const TempDir dir;
   FileSystem& fs = FileSystem::Posix();
-  EXPECT_TRUE(MakeStep(fs, dir / "gpt", RecipeOf({.layers = 4}, {.pp = 2, .layers_per_stage = {1, 3}})).ok());
+  EXPECT_TRUE(MakeStep(fs, dir / "gpt", RecipeOf(model, {.pp = 2, .layers_per_stage = {1, 3}})).ok());
   const auto step = StepReader::Open(fs, dir / "gpt/step-00000100");
   Manifest manifest = (*step)->manifest();
   change(manifest);
@@ -135,6 +135,16 @@ TEST(ModelCheckTest, AManifestMustMatchItsTensorsAndDirectory) {
   };
   for (const auto& c : kCases)
     EXPECT_NE(ProblemOf(c.change).find(c.says), std::string::npos) << c.says << ": " << ProblemOf(c.change);
+}
+
+TEST(ModelCheckTest, AManifestMustHaveTheNumberOfExpertsOfItsTensors) {
+  const auto problem = [](int64_t experts) {
+    return ProblemOf([&](Manifest& m) { m.model["num_experts"] = experts; }, "step-00000100",
+                     {.layers = 4, .experts = 4});
+  };
+  EXPECT_EQ(problem(4), "");
+  EXPECT_NE(problem(8).find("layers.3.mlp: the files hold 4 of 8 experts"), std::string::npos) << problem(8);
+  EXPECT_NE(problem(2).find("hold 4 experts, the configuration has 2"), std::string::npos) << problem(2);
 }
 
 TEST_F(StepCheckTest, LocatesElementsInTheirFiles) {

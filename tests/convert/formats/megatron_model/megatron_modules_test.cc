@@ -83,6 +83,11 @@ TEST(MegatronModulesTest, ExpertsAreStacksOfHalves) {
   const auto lost = PartsOfSlice(name, FindMegatronParameter(name), {2, 20, 3}, shape, {}, 0);
   ASSERT_FALSE(lost.ok());
   EXPECT_NE(lost.status().message().find("2 of 4 experts"), std::string::npos);
+  const auto half = PartsOfSlice(name, FindMegatronParameter(name), {4, 10, 3}, shape, {}, 0);
+  ASSERT_FALSE(half.ok());
+  EXPECT_NE(half.status().message().find("[4, 5, 3], and the checkpoint's args make it [4, 10, 3]"),
+            std::string::npos)
+      << half.status().message();
 }
 
 TEST(MegatronModulesTest, KnowsTheNamesOfAllVersions) {

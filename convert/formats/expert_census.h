@@ -1,0 +1,54 @@
+// The experts of a checkpoint, counted by the names and shapes of its tensors and by its configuration.
+//
+// In a step of Cairn and in a model of a known family all experts of a layer are one tensor. Under names of
+// its own, a checkpoint has one tensor of all of them ("mlp.experts.gate_up_proj"), or a tensor for each
+// ("mlp.experts.3.up_proj.weight").
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/model/tensor.h"
+
+namespace cairn {
+
+// The experts of one layer.
+struct Mixture {
+  std::string name;                     // the module that has them: "layers.3.mlp"
+  uint64_t experts = 0;                 // one more than the highest number
+  std::optional<uint32_t> router = {};  // its weight; rows are experts
+};
+
+// A tensor of one expert or of all.
+struct ExpertTensor {
+  uint32_t mixture = 0;  // into ExpertCensus::mixtures
+  std::string part;      // the rest of the name: "up.weight"
+  uint64_t first = 0;    // expert
+  uint64_t count = 0;    // experts along dimension 0
+};
+
+struct ExpertCensus {
+  std::vector<Mixture> mixtures;
+  std::map<uint32_t, ExpertTensor> tensors;  // by number in the catalog
+  std::vector<std::string> lost;             // a sentence for each contradiction: an expert is missing
+  std::vector<std::string> notes;            // what is missing in files that are good all the same
+};
+
+// Values are not read. `model` is the manifest's.
+ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const nlohmann::json& model);
+
+// Makes notes of `lost` if one of the globs fits "experts": a file may be one of several.
+void AllowLost(const std::vector<std::string>& allow, ExpertCensus& census);
+
+// "12 experts in each of 3 layers"; empty if there are none.
+std::string ToString(const std::vector<Mixture>& mixtures);
+
+// The number under the first of `keys` that the model, or the config.json that it was read from, has as a
+// positive number; `fallback` if none is.
+double StatedNumber(const nlohmann::json& model, const std::vector<const char*>& keys, double fallback);
+
+}  // namespace cairn
