@@ -64,9 +64,10 @@ class Expander {
   }
 
   const Module* InForm(const Module& module) const {
-    if (form_ == StoredForm::kMemory)
-      for (const Module& other : architecture_.in_memory)
-        if (std::ranges::find(other.canonical, module.canonical[0]) != other.canonical.end()) return &other;
+    if (form_ == StoredForm::kFiles) return &module;
+    const bool titan = form_ == StoredForm::kTorchtitan;
+    for (const Module& other : titan ? architecture_.in_torchtitan : architecture_.in_memory)
+      if (std::ranges::find(other.canonical, module.canonical[0]) != other.canonical.end()) return &other;
     return &module;
   }
 

@@ -16,7 +16,7 @@ struct ExpandedModel {
 
 // The tensors of files, or of a state dict. Errors: those of ReadShape; InvalidArgument naming a missing
 // condition, or num_experts if a mixture lacks it.
-enum class StoredForm { kFiles, kMemory };
+enum class StoredForm { kFiles, kMemory, kTorchtitan };
 Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model,
                              StoredForm form = StoredForm::kFiles);
 

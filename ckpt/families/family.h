@@ -71,6 +71,7 @@ struct Architecture {
   std::vector<Module> modules;  // in the order of the other system's state dict
   // In place of the modules of the same parameters in the memory of transformers 5, and so in state dicts.
   std::vector<Module> in_memory = {};
+  std::vector<Module> in_torchtitan = {};  // the same in torchtitan's; their names have no base_prefix
   std::vector<Field> fields;
   std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
   std::vector<Refusal> refusals;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "ckpt/base/json_facts.h"
@@ -45,7 +46,7 @@ constexpr std::array<std::string_view, 17> kOtherFields = {"ffn_hidden_size",
                                                            "moe_layers"};
 
 constexpr std::pair<const char*, const char*> kRows[] = {
-    {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}};
+    {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}, {"in_torchtitan", "name"}};
 
 // The row with this name, or list.end().
 json::iterator FindRow(json& list, const char* key, const json& name) {
@@ -107,11 +108,12 @@ class Reader {
                .config = of.Object("config"),
                .rope = of.Switch("rope")};
     const json modules = of.Rows("modules"), fields = of.Rows("fields"), refusals = of.Rows("refusals"),
-               in_memory = of.Rows("in_memory");
+               in_memory = of.Rows("in_memory"), in_torchtitan = of.Rows("in_torchtitan");
     const json also = of.Object("rope_also");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
     for (const json& row : modules) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.modules));
     for (const json& row : in_memory) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.in_memory));
+    for (const json& row : in_torchtitan) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.in_torchtitan));
     for (const json& row : fields) CAIRN_RETURN_IF_ERROR(ReadField(row));
     for (const json& row : refusals) CAIRN_RETURN_IF_ERROR(ReadRefusal(row));
     CAIRN_RETURN_IF_ERROR(ReadRopeKeys(also));
@@ -241,20 +243,22 @@ class Reader {
     CAIRN_RETURN_IF_ERROR(CheckModules(family_.modules, filled));
     if (!filled.contains("embedding.word"))
       return InvalidArgument("{}: modules have no embedding.word", file_);
-    std::set<std::string> in_memory;
-    CAIRN_RETURN_IF_ERROR(CheckModules(family_.in_memory, in_memory));
-    return CheckReplaced(filled, in_memory);
+    CAIRN_RETURN_IF_ERROR(CheckReplaced(filled, "in_memory", family_.in_memory));
+    return CheckReplaced(filled, "in_torchtitan", family_.in_torchtitan);
   }
 
-  // Those in memory replace whole modules.
-  Status CheckReplaced(const std::set<std::string>& filled, const std::set<std::string>& in_memory) {
-    for (const std::string& name : in_memory)
-      if (!filled.contains(name)) return InvalidArgument("{}: in_memory: '{}' is in no module", file_, name);
+  // The modules of a state dict replace whole modules.
+  Status CheckReplaced(const std::set<std::string>& filled, const char* key,
+                       const std::vector<Module>& rows) {
+    std::set<std::string> replaced;
+    CAIRN_RETURN_IF_ERROR(CheckModules(rows, replaced));
+    for (const std::string& name : replaced)
+      if (!filled.contains(name)) return InvalidArgument("{}: {}: '{}' is in no module", file_, key, name);
     for (const Module& module : family_.modules)
       if (const auto part = std::ranges::count_if(
-              module.canonical, [&](const std::string& name) { return in_memory.contains(name); });
+              module.canonical, [&](const std::string& name) { return replaced.contains(name); });
           part != 0 && std::cmp_not_equal(part, module.canonical.size()))
-        return InvalidArgument("{}: in_memory has only a part of the module {}", file_, module.name);
+        return InvalidArgument("{}: {} has only a part of the module {}", file_, key, module.name);
     return OkStatus();
   }
 
@@ -317,15 +321,14 @@ Result<json> DerivedFamily(const std::string& file, const json& base, const json
   json family = base;
   JsonFacts of(file + ": ", own);
   const std::vector<std::string> without = of.Texts("without");
-  const json rows[] = {of.Rows("modules"), of.Rows("fields"), of.Rows("in_memory")};
+  std::map<std::string, json> rows;
+  for (const auto& [list, name] : kRows) rows[list] = of.Rows(list);
   CAIRN_RETURN_IF_ERROR(of.status());
   for (const std::string& name : without) CAIRN_RETURN_IF_ERROR(Drop(file, name, family));
-  for (size_t i = 0; i < std::size(rows); ++i)
-    for (const json& row : rows[i])
-      CAIRN_RETURN_IF_ERROR(AddRow(file, kRows[i].second, row, family[kRows[i].first]));
+  for (const auto& [list, name] : kRows)
+    for (const json& row : rows[list]) CAIRN_RETURN_IF_ERROR(AddRow(file, name, row, family[list]));
   for (const auto& [key, value] : own.items()) {
-    if (key == "like" || key == "without" || key == "modules" || key == "fields" || key == "in_memory")
-      continue;
+    if (key == "like" || key == "without" || rows.contains(key)) continue;
     if (value.is_object() && family.value(key, json()).is_object())
       family[key].update(value);
     else

@@ -323,6 +323,12 @@ def directories():
             archive.writestr(zipfile.ZipInfo("a/data/0"), b"x" * 24)
         return out.getvalue()
 
+    def experts(number, more=b""):
+        tensors = b"}" + text(f"a.deepspeed_experts.{number}.w") + tensor((1, 3), (3, 1)) + b"s"
+        return file(b"\x80\x02" + (b"}" + text("module") + tensors + b"s" + more if more else tensors) + b".")
+
+    optimizer = text("optimizer") + b"}" + text("state") + b"}s" + text("param_groups") + b"]ss"
+    counts = text("num_experts") + b"](\x8a\x09" + U64.to_bytes(9, "little") + b"K\x01es"
     config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 2 ** 40, "n_embd": 0, "n_head": 0,
               "vocab_size": -1}
     index = {"weight_map": {"w": "../x.bin"}}
@@ -342,6 +348,10 @@ def directories():
         "hf-index-leaves": packed({"config.json": b"{}", "pytorch_model.bin.index.json": json.dumps(index).encode()}),
         "megatron-dist-nested": packed({"metadata.json": b'{"sharded_backend":' + b"[" * 30000 + b"]" * 30000 + b"}"}),
         "deepspeed-huge-world": packed({"latest": b"x", "mp_rank_2147483647_model_states.pt": file(state("module"))}),
+        "deepspeed-huge-expert": packed({"latest": b"x", "mp_rank_00_model_states.pt": experts(U64, optimizer)}),
+        "deepspeed-huge-mixture": packed({"latest": b"x", "mp_rank_00_model_states.pt": experts(3, optimizer + counts),
+                                          "layer_0_expert_0_mp_rank_00_model_states.pt": experts(U64),
+                                          "layer_1_expert_0_mp_rank_00_model_states.pt": experts(0)}),
         "all-pointers": packed({name: LFS for name in ("config.json", "model.safetensors", "pytorch_model.bin",
                                                        "mp_rank_00_model_states.pt", ".metadata", "metadata.json")}),
     }

@@ -170,6 +170,79 @@ def unbroken(rank, world, directory):
         torch.save({"losses": losses, "tensors": training.tensors(), "random": random.getstate()}, f"{directory}/{name}-after-{rank}.pt")
 
 
+class Mixture:
+    """A mixture of experts of tests/interop, on `world` ranks."""
+
+    def __init__(self, rank, world, directory, job, ep, tp=1):
+        sys.path.insert(0, str(ROOT / "tests/interop"))  # a forked process lacks what was added
+        import megatron_mixtures as mixtures  # changes norms of Megatron's, so not for the other cases
+
+        torch.set_num_threads(1)
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+        self.of, self.rank = mixtures, rank
+        self.spec = {"world": world, "tp": tp, "pp": 1, "ep": ep, "etp": 1, "done": 3, "zero": 1}
+        self.args = mixtures.arguments_of(self.spec)
+        model = mixtures.build(rank, self.spec, self.args, free_port(rank, f"{directory}/port-{job}"))
+        trainer.OnCpu().__enter__()
+        batches = torch.randint(64, (6, 8, 9), generator=torch.Generator().manual_seed(3))
+        self.training = mixtures.Training(*mixtures.optimizer_of(model, True), batches)
+
+    def sharded(self, is_loading):
+        return self.of.sharded(self.training.ddp.module, self.training.chain, self.of.metadata_of(self.spec), is_loading)
+
+    def save(self, run, strategy):
+        directory = f"{run}/iter_0000003"
+        if self.rank == 0:
+            os.makedirs(directory)
+        dist.barrier()
+        common = {"args": self.args, "iteration": 3, "opt_param_scheduler": self.training.schedule.state_dict()}
+        dist_checkpointing.save(self.sharded(False) | common, directory, strategy, content_metadata=self.of.metadata_of(self.spec))
+
+    def load(self, run):
+        strategy = None if OLD else cairn.megatron.CairnLoadStrategy()
+        state = dist_checkpointing.load(self.sharded(True), f"{run}/iter_0000003", strategy, strict="raise_all")
+        self.training.ddp.module.load_state_dict(state["model"], strict=True)
+        self.training.chain.load_state_dict(state["optimizer"])
+        self.training.schedule.load_state_dict(state["opt_param_scheduler"])
+        self.training.done = 3
+
+    def tensors(self):
+        states = self.of.states_of(self.training.ddp, self.training.chain)
+        return {f"{name}.{role}": torch.as_tensor(tensor).detach().clone() for role, of in states.items() for name, tensor in of.items()}
+
+
+def mixture(rank, world, directory):
+    """Six iterations with experts along two ranks; the third is saved with Cairn, and also by Megatron itself."""
+    job = Mixture(rank, world, directory, "mixture", ep=2)
+    for _ in range(3):
+        job.training.iteration()
+    fork_results_queue()
+    job.save(f"{directory}/mixture-theirs", ("torch_dist", 1))
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    job.save(f"{directory}/mixture", FullyParallelSaveStrategyWrapper(cairn.megatron.CairnSaveStrategy(), group))
+    losses = [job.training.iteration() for _ in range(3)]
+    torch.save({"losses": losses, "tensors": job.tensors()}, f"{directory}/mixture-{rank}.pt")
+
+
+def mixture_again(rank, world, directory):
+    job = Mixture(rank, world, directory, "again", ep=2)
+    job.load(f"{directory}/mixture")
+    expected = torch.load(f"{directory}/mixture-{rank}.pt")
+    assert [job.training.iteration() for _ in range(3)] == expected["losses"]
+    check_equal(job.tensors(), expected["tensors"])
+
+
+def mixture_elsewhere(rank, world, directory, ep, tp):
+    """The same bits that Megatron loads from its own files."""
+    job = Mixture(rank, world, directory, f"elsewhere-{world}-{ep}-{tp}", ep, tp)
+    job.load(f"{directory}/mixture-theirs")
+    expected = job.tensors()
+    for _ in range(3):
+        job.training.iteration()
+    job.load(f"{directory}/mixture")
+    check_equal(job.tensors(), expected)
+
+
 def save_as_megatron(training, run):
     fork_results_queue()
     training.save(run, ("torch_dist", 1))

@@ -57,7 +57,14 @@ class MegatronTest(ranks.RanksCase):
     def test_3_mismatches_are_named(self):
         self.run_ranks("fits", 2)
 
-    def test_4_the_guide(self):
+    def test_4_mixtures(self):
+        self.run_ranks("mixture", 4)
+        cairn.run(["verify", f"{self.directory}/mixture"], capture=True)
+        self.run_ranks("mixture_again", 4)
+        for world, ep, tp in ((2, 2, 1), (8, 4, 1), (4, 2, 2)):
+            self.run_ranks("mixture_elsewhere", world, arguments=(ep, tp))
+
+    def test_5_the_guide(self):
         for iterations in (2, 4):
             self.run_ranks("guide", 1, arguments=(iterations,))
 

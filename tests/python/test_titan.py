@@ -1,5 +1,6 @@
 """`cairn.titan` in torchtitan's own Trainer: saved, continued bit for bit, loaded at other meshes, and read by the suite."""
 
+import json
 import os
 import pathlib
 import sys
@@ -13,6 +14,32 @@ sys.path[:0] = PLACES  # torchtitan's torch comes first, in the ranks, too
 
 import cairn  # noqa: E402
 import ranks  # noqa: E402
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+# What titan_cases.mixture() is in transformers.
+CONFIG = {
+    "model_type": "deepseek_v3",
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 16,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "max_position_embeddings": 16384,
+}
 
 
 @unittest.skipUnless(os.path.isdir(os.environ["CAIRN_TITAN"]), "torchtitan is not there (scripts/setup --tests)")
@@ -51,7 +78,35 @@ class TitanTest(ranks.RanksCase):
         cairn.run(["strip", run, f"{self.directory}/release", "--dtype", "bf16", "--format", "safetensors"], capture=True)
         self.assertIn("model.safetensors", os.listdir(f"{self.directory}/release"))
 
-    def test_4_the_guide(self):
+    def test_4_experts(self):
+        """torchtitan's own expert parallelism."""
+        self.run_ranks("experts", 4)
+        self.assertEqual(self.steps("experts"), ["step-00000002", "step-00000004"])
+        self.run_ranks("experts_again", 4)
+        for world, degree in ((2, 2), (8, 4)):
+            self.run_ranks("experts_elsewhere", world, arguments=(degree,))
+        self.check_release()
+
+    def check_release(self):
+        """Under torchtitan's names, with the config.json of its model in transformers."""
+        self.run_ranks("experts_release", 1)
+        (config := pathlib.Path(self.directory, "config.json")).write_text(json.dumps(CONFIG))
+        expected, run = torch.load(f"{self.directory}/release.pt"), f"{self.directory}/experts/checkpoint"
+        cairn.run(["strip", run, f"{self.directory}/hf", "--dtype", "fp32", "--config", str(config)], capture=True)
+        self.same(load_file(f"{self.directory}/hf/model.safetensors"), expected["release"])
+        cairn.run(["convert", run, f"{self.directory}/native", "--config", str(config), "--to", "native", "--ep", "2", "--dp", "2"], capture=True)
+        cairn.run(["convert", f"{self.directory}/native", f"{self.directory}/back", "--to", "hf"], capture=True)
+        self.same(load_file(f"{self.directory}/back/model.safetensors"), expected["release"])
+        with cairn.open(f"{self.directory}/native") as checkpoint:
+            moment = checkpoint["layers.1.mlp.experts.gate.weight", "exp_avg"].numpy()
+        self.assertTrue(torch.equal(torch.from_numpy(moment), expected["moment"]))
+
+    def same(self, found, expected):
+        self.assertEqual(set(found), set(expected))
+        for name, tensor in expected.items():
+            self.assertTrue(torch.equal(found[name], tensor), name)
+
+    def test_5_the_guide(self):
         self.run_ranks("guide", 2)
 
 

@@ -35,7 +35,7 @@ import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from cairn import _helper, _steps, _windows  # noqa: E402
-from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving, _staging  # noqa: E402
+from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _samples, _saving, _staging  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
@@ -111,7 +111,7 @@ class ObjectsTest(unittest.TestCase):
         for value in [
             *(0, -1, 2**63 - 1, -(2**63), 2**63, 2**64, -(2**200), True, False, None),
             *(0.0, -0.0, 1.0, 0.1, 1e22, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan),
-            *("", "é\0\n\"\\", "\ud800", "a\udcffb", "\U0001f600", b"", b"\xff\0", bytearray(b"x")),
+            *("", 'é\0\n"\\', "\ud800", "a\udcffb", "\U0001f600", b"", b"\xff\0", bytearray(b"x")),
             *((), (1,), [], {}, set(), frozenset({1, "a"}), {1, 2.5, None, (1, 2)}, [[], [()]]),
             *({1: "a", None: 2, (1, 2): [3], 1.5: {}}, {"b": 1, "a": 2}, {"\ud800": 1}),
             *({"__cairn__": 1}, {"__cairn__": "tuple", "items": [1]}, {"a": {"__cairn__": {"__cairn__": None}}}),
@@ -229,12 +229,31 @@ class OwnershipTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, r"w: replicas says that ranks \[0, 1\] hold it, but rank 2"):
             _ownership.Ownership(2, 4, [], [0, 1]).holders("w", tensor)
 
-    def test_expert_dimensions(self):
-        def of(*names):
-            return _ownership.expert_dimension([(names, [2] * len(names))])
 
-        self.assertEqual([of("dp", "ep"), of("dp_shard_mod_ep", "tp"), of("expert_parallel")], ["ep", "dp_shard_mod_ep", "expert_parallel"])
-        self.assertEqual([of("dp", "tp"), of("step", "deep"), of(), _ownership.expert_dimension([(["ep"], [1])])], [None] * 4)
+class SamplesTest(unittest.TestCase):
+    def test_digests_follow_the_values(self):
+        """Not their layout in memory; of every type."""
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool):
+            for shape in ((1, 1), (3, 2), (40, 64), (4, 8, 16)):
+                values = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(3)).to(dtype)
+                values.view(-1)[0] = 1
+                inverted = (1 - values.float()).to(dtype)
+                turned = values.mT.contiguous().mT
+                found = _samples.digests({"values": values, "turned": turned, "same": values.clone(), "inverted": inverted})
+                self.assertEqual(found["values"], found["turned"], (dtype, shape))
+                self.assertEqual(found["values"], found["same"], (dtype, shape))
+                self.assertNotEqual(found["values"], found["inverted"], (dtype, shape))
+        self.assertEqual(_samples.digests({}), {})
+
+    def test_ranks_that_hold_the_same_have_one_group(self):
+        """Vectors are not compared; ranks that the training names are marked."""
+        tensor, vector = torch.ones(3, 4), torch.ones(3)
+        groups = [_ownership.Ownership(rank, 4, [tensor]).group("w", tensor) for rank in range(4)]
+        self.assertEqual(len(set(groups)), 1)
+        self.assertIsNone(_ownership.Ownership(0, 4, [vector]).group("b", vector))
+        self.assertIsNone(_ownership.Ownership(0, 1, [tensor]).group("w", tensor))
+        self.assertEqual(_ownership.Ownership(1, 4, [], range(4)).group("w", tensor), "given-" + groups[0])
+        self.assertNotEqual(_ownership.Ownership(1, 4, [], [1, 2]).group("w", tensor), "given-" + groups[0])
 
 
 class WindowsTest(unittest.TestCase):
@@ -1327,9 +1346,6 @@ class RanksTest(ranks.RanksCase):
 
     def test_a_training_resumes_bit_by_bit(self):
         self.run_ranks("resume", 2)
-
-    def test_plain_experts_are_not_taken_for_replicas(self):
-        self.run_ranks("experts", 4)
 
     def test_edge_cases_of_dtensors(self):
         self.run_ranks("dtensors", 2)

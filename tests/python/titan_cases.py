@@ -35,9 +35,11 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 from torchtitan.components.checkpointer import CheckpointManager  # noqa: E402
 from torchtitan.hf_datasets import DatasetConfig, text_datasets  # noqa: E402
 from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
+from torchtitan.models.deepseek_v3.config_registry import deepseek_v3_debugmodel  # noqa: E402
 from torchtitan.models.llama3.config_registry import llama3_debugmodel  # noqa: E402
 from torchtitan.models.qwen3.config_registry import qwen3_debugmodel  # noqa: E402
 
+EXPERTS = 4
 _TEXTS = [f"{number} is {number * number} less than {number**3}" for number in range(400)]
 text_datasets.DATASETS["counting"] = DatasetConfig("", lambda path: datasets.Dataset.from_dict({"text": _TEXTS}), lambda sample: sample["text"])
 torchtitan.trainer.time = types.SimpleNamespace(**{**vars(torchtitan.trainer.time), "sleep": lambda seconds: None})  # at the end of a training
@@ -89,6 +91,16 @@ def tied(directory):
 
 def llama(directory):
     return small(llama3_debugmodel(), directory)
+
+
+def mixture(directory):
+    """DeepSeek-V3 with four experts in its second layer."""
+    config = small(deepseek_v3_debugmodel(), directory)
+    moe = config.model_spec.model.layers[1].moe
+    for part in (moe, moe.routed_experts.inner_experts, moe.routed_experts.token_dispatcher, moe.router):
+        part.num_experts = EXPERTS
+    moe.router.gate.out_features, moe.routed_experts.inner_experts.hidden_dim = EXPERTS, 32
+    return config
 
 
 def digests(state):
@@ -235,6 +247,49 @@ def pipeline(rank, world, directory):
 def after_pipeline(rank, world, directory):
     found = Job(rank, world, directory, "after_pp", folder="pp", exclude_from_loading=["dataloader"]).load()
     same(found, result(directory, "dcp_before", 0), "model", "optimizer")
+
+
+def experts(rank, world, directory):
+    """Experts along two ranks, and FSDP of each half over two; four steps without a break."""
+    parallelism = {"expert_parallel_degree": 2}
+    job = Job(rank, world, directory, "experts", mixture, parallelism=parallelism, keep_latest_k=0, async_mode="async")
+    job.trainer.config.training.steps = 4
+    found = job.train()
+    assert {f"layers.1.moe.{name}" for name in ("routed_experts.inner_experts.w1_EFD", "expert_bias_E")} < found["model"].keys()
+
+
+def experts_again(rank, world, directory):
+    """From step 2, in new processes."""
+    if rank == 0:
+        shutil.copytree(f"{directory}/experts/checkpoint/step-00000002", f"{directory}/copied/checkpoint/step-00000002")
+        pathlib.Path(directory, "copied").rename(f"{directory}/experts-again")
+    parallelism = {"expert_parallel_degree": 2}
+    while not pathlib.Path(directory, "experts-again").exists():
+        time.sleep(0.01)
+    job = Job(rank, world, directory, "experts-again", mixture, parallelism=parallelism)
+    job.trainer.config.training.steps = 4
+    same(job.train(), result(directory, "experts", rank), "model", "optimizer", "step")
+
+
+def experts_elsewhere(rank, world, directory, degree):
+    """A save of four ranks, on other ranks."""
+    parallelism = {"expert_parallel_degree": degree}
+    name = f"experts-{world}-{degree}"
+    job = Job(rank, world, directory, name, mixture, "experts", parallelism=parallelism, exclude_from_loading=["dataloader"])
+    same(job.load(), result(directory, "experts", 0), "model", "optimizer", "step")
+
+
+def experts_release(rank, world, directory):
+    """What torchtitan makes of it for Hugging Face, and a moment of the experts."""
+    job = Job(rank, world, directory, "release", mixture, "experts", exclude_from_loading=["dataloader"])
+    job.trainer.checkpointer.load()
+    spec = job.trainer.config.model_spec
+    model, optimizer = job.trainer.model_parts[0].state_dict(), job.trainer.optimizers.state_dict()
+    whole = lambda tensor: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+    release = spec.state_dict_adapter(spec.model, None).to_hf({name: whole(tensor) for name, tensor in model.items()})
+    moment = whole(optimizer["state.layers.1.moe.routed_experts.inner_experts.w1_EFD.exp_avg"])
+    torch.save({"release": release, "moment": moment}, f"{directory}/release.pt")
+    job.end()
 
 
 def model_alone(rank, world, directory):

@@ -385,29 +385,6 @@ def hole(rank, world, directory):
     assert all(torch.equal(loaded[key], state[key]) for key in state)
 
 
-def experts(rank, world, directory):
-    """Plain experts with DTensors of a mesh that has a dimension for them: refused by name, unless `replicas` names the holders."""
-    join(rank, world, directory, "experts")
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
-    ep = rank % 2
-    weights = {e: torch.full((5, 900 * (e % 2) + 1), 1.0 + e) for e in range(4)}  # a small one and a large one on each rank
-    state = {
-        "router.weight": distribute_tensor(torch.arange(12.0).view(4, 3), mesh["dp"], [Shard(0)]),
-        "bias": torch.ones(3),
-        **{f"experts.{e}.weight": weights[e] for e in (2 * ep, 2 * ep + 1)},
-    }
-    try:
-        cairn.torch.save(state, f"{directory}/experts", 1, deadline=60)
-    except ValueError as error:
-        assert f"experts.{2 * ep}.weight: a plain tensor" in str(error) and "'ep'" in str(error), error
-    else:
-        raise AssertionError("the experts of one rank were written, and the others dropped")
-    saved = cairn.torch.save(state, f"{directory}/experts", 1, replicas=[ep, ep + 2])
-    loaded = {f"experts.{e}.weight": torch.zeros_like(weight) for e, weight in weights.items()}
-    cairn.torch.load(loaded, saved.step_dir)
-    assert all(torch.equal(tensor, weights[e]) for e, tensor in enumerate(loaded.values()))
-
-
 def dtensors(rank, world, directory):
     """Tensors that collectives may still be writing, without elements, and with partial sums."""
     join(rank, world, directory, "dtensors")

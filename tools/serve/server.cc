@@ -49,7 +49,7 @@ struct RunningSave {
 
 struct SaveInput {
   std::shared_ptr<SavePlan> plan;
-  std::vector<Packet> groups;
+  SaveValues values;
   SaveOptions options;
 };
 
@@ -189,7 +189,8 @@ class Server {
     input->plan = plan->second;
     input->options = OptionsOf(request.head);
     input->options.when = origins_.Now();
-    CAIRN_ASSIGN_OR_RETURN(input->groups, GroupsOf(request));
+    CAIRN_ASSIGN_OR_RETURN(input->values.groups, GroupsOf(request));
+    input->values.copies = request.head.value("copies", nlohmann::json::object());
     save->memory_bytes = input->plan->memory.bytes().size();
     if (save->memory_bytes > 0) filling_[begun->first] = save;
     begun_.erase(begun);
@@ -244,7 +245,7 @@ class Server {
   Status Flush(int64_t id, RunningSave& running, const SaveInput& input) {
     CAIRN_RETURN_IF_ERROR(running.begun);
     CAIRN_RETURN_IF_ERROR(
-        running.save.WriteShard(*input.plan, input.groups, input.options,
+        running.save.WriteShard(*input.plan, input.values, input.options,
                                 [&](uint64_t end) { return running.filling.WaitFor(end); }));
     const double written = running.watch.Seconds();
     socket_.Send({{{"id", id}, {"event", "written"}}, {}});

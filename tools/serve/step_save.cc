@@ -119,7 +119,7 @@ Status StepSave::Begin() {
 
 // The values are small: handled after the copy, for which the training waits, they are still on disk before
 // the shard is.
-Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options,
+Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
                             const std::function<Status(uint64_t end)>& wait_for) {
   if (!rendezvous_.team().leads()) CAIRN_RETURN_IF_ERROR(rendezvous_.Begin());
   entered_ = true;
@@ -127,12 +127,12 @@ Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, c
   (void)fs_.List(request_.run_dir);  // the run's owner may not have existed when this host last looked
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
-  std::future<Status> values = std::async([&] {
+  std::future<Status> handling = std::async([&] {
     CAIRN_RETURN_IF_ERROR(wait_for(plan.memory.bytes().size()));
-    return HandleValues(plan, groups, options);
+    return HandleValues(plan, values, options);
   });
   const Status written = WriteOwnShard(plan, options, wait_for);
-  const Status handled = values.get();
+  const Status handled = handling.get();
   return written.ok() ? handled : written;
 }
 
@@ -149,10 +149,10 @@ Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
   return OkStatus();
 }
 
-Status StepSave::HandleValues(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
-  if (!alone()) return LeaveValues(plan, groups);
+Status StepSave::HandleValues(SavePlan& plan, const SaveValues& values, const SaveOptions& options) {
+  if (!alone()) return LeaveValues(plan, values);
   CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, plan.tensors));
-  for (const Packet& group : groups) CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, group));
+  for (const Packet& group : values.groups) CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, group));
   CAIRN_RETURN_IF_ERROR(state_dict_.Close());
   return WriteContents(plan, options);
 }
@@ -167,12 +167,16 @@ Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_vi
   return name;
 }
 
-Status StepSave::LeaveValues(const SavePlan& plan, const std::vector<Packet>& groups) {
+Status StepSave::LeaveValues(const SavePlan& plan, const SaveValues& values) {
   CAIRN_ASSIGN_OR_RETURN(left_.head["table"], LeaveContent("table", plan.table));
   left_.head["groups"] = nlohmann::json::array();
-  for (const Packet& group : groups) {
+  for (const Packet& group : values.groups) {
     CAIRN_ASSIGN_OR_RETURN(std::string name, LeaveContent("group", EncodePacket(group)));
     left_.head["groups"].push_back(std::move(name));
+  }
+  left_.head["copies"] = nlohmann::json::object();
+  for (const auto& [group, digests] : values.copies.items()) {
+    CAIRN_ASSIGN_OR_RETURN(left_.head["copies"][group], LeaveContent("copies", digests.dump()));
   }
   return OkStatus();
 }
@@ -218,6 +222,8 @@ Status StepSave::Gather(const SavePlan& plan, const std::vector<std::string>& re
       CAIRN_ASSIGN_OR_RETURN(const Packet group, DecodePacket(packed));
       CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, group));
     }
+    CAIRN_RETURN_IF_ERROR(copies_.Add(rank, left.head.at("copies"),
+                                      [this](const std::string& name) { return ReadTeamFile(name); }));
     if (left.tail.empty()) continue;
     CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(left.tail));
     shard_receipts_.push_back(std::move(receipt));
@@ -232,7 +238,8 @@ StepInfo StepSave::InfoOf(const SaveOptions& options) const {
                 .state = state_dict_.ManifestState()};
   info.state.update(options.state);
   info.state["iteration"] = request_.step;
-  for (const std::string& difference : state_dict_.differences()) info.history.push_back(difference);
+  for (const auto* differences : {&state_dict_.differences(), &copies_.differences()})
+    for (const std::string& difference : *differences) info.history.push_back(difference);
   return info;
 }
 

@@ -22,6 +22,7 @@
 #include "ckpt/run/committer.h"
 #include "ckpt/run/rendezvous.h"
 #include "ckpt/run/run_dir.h"
+#include "tools/serve/copies.h"
 #include "tools/serve/origins.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
@@ -73,6 +74,12 @@ struct SaveOptions {
   uint64_t when = 0;                                // the training handed its tensors over (Origins::Now)
 };
 
+// What a rank has besides its shard. groups: packets of state_dict.h. copies: digests, as in copies.h.
+struct SaveValues {
+  std::vector<Packet> groups;
+  nlohmann::json copies = nlohmann::json::object();
+};
+
 class StepSave {
  public:
   // After `trainer_ended` the save continues, but its patience with silent ranks is short: the restarted
@@ -83,8 +90,8 @@ class StepSave {
   // Rank 0 holds the run and opens the room. Other ranks do nothing.
   Status Begin();
   // Writes the shard from the plan's memory; `wait_for` (ImageWriteOptions) waits until a part is filled. The
-  // memory may change when this returns. `groups`: packets of state_dict.h.
-  Status WriteShard(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options,
+  // memory may change when this returns.
+  Status WriteShard(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
                     const std::function<Status(uint64_t end)>& wait_for);
   // Returns when the step is committed.
   Status Finish(SavePlan& plan, const SaveOptions& options);
@@ -103,8 +110,8 @@ class StepSave {
  private:
   Status WriteOwnShard(SavePlan& plan, const SaveOptions& options,
                        const std::function<Status(uint64_t end)>& wait_for);
-  Status HandleValues(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
-  Status LeaveValues(const SavePlan& plan, const std::vector<Packet>& groups);
+  Status HandleValues(SavePlan& plan, const SaveValues& values, const SaveOptions& options);
+  Status LeaveValues(const SavePlan& plan, const SaveValues& values);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
   Status Gather(const SavePlan& plan, const std::vector<std::string>& receipts);
   Status WriteContents(SavePlan& plan, const SaveOptions& options);
@@ -130,6 +137,7 @@ class StepSave {
   Packet left_;  // names the contents that this rank wrote
   // Rank 0:
   StateDict state_dict_;                      // of all ranks
+  Copies copies_;                             // of all ranks
   std::vector<ShardReceipt> shard_receipts_;  // of the ranks
   std::vector<ShardReceipt> value_receipts_;  // of the two shards of values
 };

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <set>
 
+#include "convert/formats/deepspeed/mixtures.h"
 #include "convert/formats/deepspeed/rank_optimizers.h"
 #include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/formats/training/group_members.h"
@@ -33,6 +34,7 @@ class DeepSpeedOpener : RankSlices {
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadModels());
     CAIRN_RETURN_IF_ERROR(files.layers.empty() ? ReadModules() : ReadLayers());
+    CAIRN_RETURN_IF_ERROR(ReadExperts(*this));
     CAIRN_ASSIGN_OR_RETURN(const OptimizerFacts optimizer, ReadOptimizers(*this));
     CAIRN_RETURN_IF_ERROR(AddFrozen());
     CAIRN_RETURN_IF_ERROR(CheckNames());

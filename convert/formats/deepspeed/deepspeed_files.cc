@@ -1,6 +1,6 @@
 // A name that fits none of the patterns in full is not one of DeepSpeed's and is ignored. `latest` is
-// followed only if the path itself has no model states, and only to a plain name. Mixtures of experts are
-// refused here, since their files would be ignored silently.
+// followed only if the path itself has no model states, and only to a plain name. A file of experts that fits
+// no pattern is refused here, since it would be ignored silently.
 
 #include "convert/formats/deepspeed/deepspeed_files.h"
 
@@ -8,6 +8,7 @@
 
 #include "ckpt/model/layout.h"
 #include "convert/foreign/file_sets.h"
+#include "convert/formats/deepspeed/mixtures.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
@@ -30,6 +31,10 @@ void AddFile(const std::string& file, DeepSpeedFiles& files) {
     files.layers[{n[0], n[1]}] = file;
   if (const auto n = NumbersIn("layer_#-model_states.pt", name); !n.empty()) files.layers[{n[0], 0}] = file;
   if (const auto n = NumbersIn("mp_rank_#_model_states.pt", name); !n.empty()) files.models[n[0]] = file;
+  if (const auto n = NumbersIn("layer_#_expert_#_mp_rank_00_model_states.pt", name); !n.empty())
+    files.experts[{n[0], n[1]}] = file;
+  if (const auto n = NumbersIn("expp_rank_#_mp_rank_00_optim_states.pt", name); !n.empty())
+    files.expert_optimizers[n[0]] = file;
   if (name.starts_with("bf16_") || name.starts_with("fp16_")) name.remove_prefix(5);
   if (const auto n = NumbersIn("zero_pp_rank_#_mp_rank_#_model_states.pt", name); !n.empty())
     files.zero3_models[{n[1], n[0]}] = file;
@@ -100,18 +105,23 @@ Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& pat
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(files.directory));
   for (const std::string& name : names) {
-    if (name.find("expert_") != std::string::npos || name.starts_with("expp_rank_"))
-      return NotSupported("{}: {} belongs to a mixture of experts, which cannot be read yet", files.directory,
-                          name);
+    const size_t known = files.experts.size() + files.expert_optimizers.size();
     AddFile(name, files);
+    if ((name.find("expert_") != std::string::npos || name.starts_with("expp_rank_")) &&
+        files.experts.size() + files.expert_optimizers.size() == known)
+      return NotSupported(
+          "{}: {} is of a mixture of experts over tensor parallel ranks, or of a form before 2021, which "
+          "cannot be read yet",
+          files.directory, name);
   }
   return files;
 }
 
 Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
                            const std::vector<std::string>& names) {
-  const bool sharded =
-      std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("_optim_states.pt"); });
+  const bool sharded = std::ranges::any_of(names, [](const std::string& name) {
+    return name.ends_with("_optim_states.pt") && !name.starts_with("expp_rank_");
+  });
   if (!HasModelStates(names))
     return sharded ? NotFound("{}: is missing, but the optimizer's states exist",
                               JoinPath(directory, "mp_rank_00_model_states.pt"))
@@ -122,6 +132,7 @@ Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
   const std::string* const first = FirstModelStates(files);
   if (universal || !first) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, *first));
+  CAIRN_RETURN_IF_ERROR(CheckExperts(files, file.root()));
   const PyValue* config = Find(file.root(), "ds_config");
   const PyValue* zero = config ? Find(*config, "zero_optimization") : nullptr;
   const int64_t stage = zero ? AsInt(Find(*zero, "stage")).value_or(0) : 0;

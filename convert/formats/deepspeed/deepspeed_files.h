@@ -22,6 +22,8 @@ struct DeepSpeedFiles {
   std::map<int, std::string> models;                        // by model parallel rank
   std::map<std::pair<int, int>, std::string> optimizers;    // by (model, data parallel rank)
   std::map<std::pair<int, int>, std::string> zero3_models;  // the same
+  std::map<std::pair<size_t, size_t>, std::string> experts;  // by (mixture, expert)
+  std::map<size_t, std::string> expert_optimizers;           // by expert parallel rank
 };
 
 // True if `path` is such a directory, or a run: `latest` names one, or is next to a global_step directory.
@@ -34,7 +36,8 @@ std::optional<int64_t> DeepSpeedStepOf(FileSystem& fs, const std::string& direct
 // The directory beside the file `pointer` that its text names. Errors: Corrupt if that is not a plain name.
 Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std::string_view pointer);
 
-// Errors: NotFound if `latest` names a directory that does not exist; NotSupported for mixtures of experts.
+// Errors: NotFound if `latest` names a directory that does not exist; NotSupported for a file of experts
+// over tensor parallel ranks, or of the form before 2021.
 Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path);
 
 // Checks that every rank in the model states has its files. `names`: the files of `directory`.

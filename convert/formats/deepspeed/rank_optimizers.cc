@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "convert/formats/deepspeed/mixtures.h"
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
 #include "convert/formats/deepspeed/zero_shards.h"
 #include "convert/formats/megatron_model/megatron_model.h"
@@ -108,6 +109,9 @@ class OptimizerReader {
   }
 
   Status ReadZeroOptimizers(bool masters_alone) {
+    if (!ranks_.files.experts.empty())
+      return NotSupported("{}: the optimizer of a mixture of experts under ZeRO-1 or 2 cannot be read yet",
+                          ranks_.directory());
     for (size_t rank = 0; rank < ranks_.models.size(); ++rank) {
       CAIRN_ASSIGN_OR_RETURN(const std::vector<TorchFile> shards, OpenShards(static_cast<int>(rank)));
       const PyValue* shapes = Find(ranks_.models[rank].root(), "param_shapes");
@@ -205,21 +209,28 @@ class OptimizerReader {
 
   // A training without ZeRO has its optimizer in the model states.
   Status ReadUnshardedOptimizers() {
-    for (size_t rank = 0; rank < ranks_.models.size(); ++rank) {
-      const TorchFile& model = ranks_.models[rank];
-      const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict);
-      if (!optimizer) continue;
-      const Status status = ReadUnsharded(ranks_, rank, *optimizer, facts_);
-      if (!status.ok()) return ranks_.Fail(model.name(), status);
-      for (const auto& [key, tensor] : NumbersOf(*optimizer))
-        builder_.account.Leave(Fate::kTrainingState, model, *tensor, "optimizer." + key);
+    if (!ranks_.files.experts.empty()) {
+      CAIRN_ASSIGN_OR_RETURN(const auto optimizers, ExpertOptimizers(ranks_, expert_files_));
+      for (const RankOptimizer& own : optimizers) CAIRN_RETURN_IF_ERROR(ReadOne(0, own));
+      return OkStatus();
     }
+    for (size_t rank = 0; rank < ranks_.models.size(); ++rank)
+      if (const PyValue* optimizer = FindKind(ranks_.models[rank].root(), "optimizer", PyKind::kDict))
+        CAIRN_RETURN_IF_ERROR(ReadOne(rank, {&ranks_.models[rank], optimizer}));
+    return OkStatus();
+  }
+  Status ReadOne(size_t rank, const RankOptimizer& own) {
+    const Status status = ReadUnsharded(ranks_, rank, own, facts_);
+    if (!status.ok()) return ranks_.Fail(own.file->name(), status);
+    for (const auto& [key, tensor] : NumbersOf(*own.optimizer))
+      builder_.account.Leave(Fate::kTrainingState, *own.file, *tensor, "optimizer." + key);
     return OkStatus();
   }
   Status LeaveUnshardedOptimizers() {
-    for (const TorchFile& model : ranks_.models)
-      if (const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict))
-        builder_.account.LeaveBelow(Fate::kAllowed, model, *optimizer, "optimizer");
+    for (const auto* files : {&ranks_.models, &expert_files_})
+      for (const TorchFile& file : *files)
+        if (const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict))
+          builder_.account.LeaveBelow(Fate::kAllowed, file, *optimizer, "optimizer");
     return OkStatus();
   }
 
@@ -227,6 +238,7 @@ class OptimizerReader {
   StoredBuilder& builder_;
   Manifest& manifest_;
   OptimizerFacts facts_;
+  std::vector<TorchFile> expert_files_;  // optimizers of expert parallel ranks
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "convert/foreign/stored_builder.h"
+#include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/megatron_model/megatron_names.h"
 

@@ -25,18 +25,14 @@ struct Match {
 
 class UnshardedReader {
  public:
-  UnshardedReader(RankSlices& ranks, size_t rank, OptimizerFacts& facts)
+  UnshardedReader(RankSlices& ranks, size_t rank, const RankOptimizer& own, OptimizerFacts& facts)
       : ranks_(ranks),
-        file_(ranks.models[rank]),
+        file_(*own.file),
         tp_(static_cast<int>(rank) % ranks.layers.tp),
         facts_(facts),
-        values_(ranks.fs, ranks.directory(), ranks.builder) {
-    const std::set<std::string> buffers = BufferNamesOf(file_.root());
-    for (const RankSlice& slice : ranks.slices)
-      if (slice.tp == tp_ && slice.is_weight() && !buffers.contains(slice.tensor.name))
-        weights_.push_back(&slice);
-    taken_.resize(weights_.size());
-  }
+        values_(ranks.fs, ranks.directory(), ranks.builder),
+        weights_(TrainedBy(ranks, rank, own)),
+        taken_(weights_.size()) {}
 
   Status Read(const PyValue& optimizer) {
     ranks_.builder.AddFile(file_.name());
@@ -54,6 +50,7 @@ class UnshardedReader {
     for (size_t g = 0; g < groups->items.size(); ++g) {
       const PyValue* ids = Find(*groups->items[g], "params");
       group_ = g;
+      of_experts_ = IsOfExperts(*groups->items[g]);
       if (flat)
         CAIRN_RETURN_IF_ERROR(ReadMaster(ItemOf(flat, g), ItemOf(ids, 0), true, "a flat group's masters"));
       const PyValue* own = flat ? nullptr : ItemOf(masters, g);
@@ -68,6 +65,8 @@ class UnshardedReader {
   }
 
  private:
+  static bool IsOfExperts(const PyValue& group) { return AsInt(Find(group, "moe")).value_or(0) != 0; }
+
   Status ReadSteps() {
     std::set<double> steps;
     for (size_t i = 1; i < states_->items.size(); i += 2) {
@@ -88,8 +87,8 @@ class UnshardedReader {
   Result<size_t> WeightOf(const StoredArray& master, uint64_t begin, bool flat) {
     for (size_t w = 0; w < weights_.size(); ++w) {
       const StoredArray& weight = weights_[w]->tensor;
-      if (taken_[w] || (!flat && (master.transposed != weight.transposed || !(master.shape == weight.shape))))
-        continue;
+      if (taken_[w] || IsOfExpert(weight.name) != of_experts_) continue;
+      if (!flat && (master.transposed != weight.transposed || !(master.shape == weight.shape))) continue;
       if (flat && weight.transposed) return NotSupported("{} is stored transposed", weight.name);
       CAIRN_ASSIGN_OR_RETURN(const bool rounds, values_.Rounds(master, begin, weight));
       if (!rounds) continue;
@@ -144,21 +143,25 @@ class UnshardedReader {
 
   // Each shape is in only one group, and has as many states as weights; then they are in the same order.
   Status ReadByShape(const PyValue& groups) {
+    const auto key = [](const Dims& shape, bool experts) {
+      return ToString(shape) + (experts ? " of experts" : "");
+    };
     std::map<std::string, std::vector<size_t>> weights;  // of a shape
     for (size_t w = 0; w < weights_.size(); ++w)
-      weights[ToString(weights_[w]->tensor.tensor_shape())].push_back(w);
+      weights[key(weights_[w]->tensor.tensor_shape(), IsOfExpert(weights_[w]->tensor.name))].push_back(w);
     std::map<std::string, std::vector<const PyValue*>> states;
     std::map<std::string, std::set<size_t>> groups_of;
     for (size_t g = 0; g < groups.items.size(); ++g) {
       const PyValue* ids = Find(*groups.items[g], "params");
+      const bool experts = IsOfExperts(*groups.items[g]);
       for (size_t i = 0; const PyValue* id = ItemOf(ids, i); ++i) {
         const PyValue* state = AsInt(id) ? EntryOf(states_, *AsInt(id)) : nullptr;
         if (!state) continue;
         CAIRN_ASSIGN_OR_RETURN(const OptimizerStates known, StatesOf(*state, "a parameter"));
         for (const auto& [role, tensor] : known.tensors) {
           if (IsNumber(*tensor)) continue;
-          states[ToString(tensor->shape)].push_back(state);
-          groups_of[ToString(tensor->shape)].insert(g);
+          states[key(tensor->shape, experts)].push_back(state);
+          groups_of[key(tensor->shape, experts)].insert(g);
           break;
         }
       }
@@ -182,11 +185,12 @@ class UnshardedReader {
   const int tp_;
   OptimizerFacts& facts_;
   MegatronOptimizer values_;
-  std::vector<const RankSlice*> weights_;  // the trained ones, in the order of the model
-  std::vector<bool> taken_;                // of these
+  const std::vector<const RankSlice*> weights_;  // the trained ones, in the order of the model
+  std::vector<bool> taken_;                      // of these
   const PyValue* states_ = nullptr;
   bool steps_differ_ = false;
-  size_t group_ = 0;  // that is read
+  size_t group_ = 0;         // that is read
+  bool of_experts_ = false;  // whether its parameters are
   std::vector<RankSlice> found_;
   std::vector<std::vector<std::string>> groups_;     // stored names of each group's weights
   nlohmann::json state_ = nlohmann::json::object();  // param_groups, optimizer_step, loss_scale
@@ -194,8 +198,8 @@ class UnshardedReader {
 
 }  // namespace
 
-Status ReadUnsharded(RankSlices& ranks, size_t rank, const PyValue& optimizer, OptimizerFacts& facts) {
-  return UnshardedReader(ranks, rank, facts).Read(optimizer);
+Status ReadUnsharded(RankSlices& ranks, size_t rank, const RankOptimizer& own, OptimizerFacts& facts) {
+  return UnshardedReader(ranks, rank, own, facts).Read(*own.optimizer);
 }
 
 }  // namespace cairn

@@ -7,13 +7,15 @@
 // shape.
 #pragma once
 
+#include "convert/formats/deepspeed/mixtures.h"
 #include "convert/formats/deepspeed/rank_optimizers.h"
 
 namespace cairn {
 
-// Adds the states of `optimizer`, an entry of a rank's model states, to `ranks` and `facts`. Errors:
+// Adds the states of model parallel rank `rank` to `ranks` and `facts`. Groups of a mixture of experts have
+// only experts (`moe`), and other groups have none. Errors:
 // NotSupported naming a state that has no place, or if shapes do not tell the parameters apart; Corrupt if a
 // master rounds to no weight.
-Status ReadUnsharded(RankSlices& ranks, size_t rank, const PyValue& optimizer, OptimizerFacts& facts);
+Status ReadUnsharded(RankSlices& ranks, size_t rank, const RankOptimizer& own, OptimizerFacts& facts);
 
 }  // namespace cairn

@@ -32,11 +32,12 @@ constexpr const char* kEmbedding = "embedding.word.weight";
 class Mapper {
  public:
   Mapper(const TensorTable& stored, const Manifest* training, const ConfigModel& config,
-         const ExpandedModel& expanded, const std::vector<std::string>& allow)
+         const ExpandedModel& expanded, StoredForm form, const std::vector<std::string>& allow)
       : stored_(stored),
         training_(training),
         config_(config),
         architecture_(*config.architecture),
+        base_prefix_(form == StoredForm::kTorchtitan ? "" : architecture_.base_prefix),
         expanded_(expanded),
         allow_(allow) {
     for (const ParameterSpec& spec : expanded.parameters) number_of_.emplace(spec.name, number_of_.size());
@@ -87,7 +88,7 @@ class Mapper {
 
   std::optional<uint32_t> FindPlace(const std::string& name) const {
     auto place = place_of_.find(name);
-    if (place == place_of_.end()) place = place_of_.find(architecture_.base_prefix + name);
+    if (place == place_of_.end()) place = place_of_.find(base_prefix_ + name);
     return place == place_of_.end() ? std::nullopt : std::optional(place->second);
   }
 
@@ -133,7 +134,7 @@ class Mapper {
   }
 
   NamePrefix BeginOf(const std::string& name, const Known& known) const {
-    const std::string& base = architecture_.base_prefix;  // where the names of most modules begin
+    const std::string& base = base_prefix_;  // where the names of most modules begin
     NamePrefix begin{name.substr(0, known.prefix), {}};
     if (!known.place || !expanded_.tensors[*known.place].name.starts_with(base)) return begin;
     const bool whole = std::string_view(name).substr(known.prefix).starts_with(base);
@@ -323,6 +324,7 @@ class Mapper {
   const Manifest* const training_;
   const ConfigModel& config_;
   const Architecture& architecture_;
+  const std::string base_prefix_;
   const ExpandedModel& expanded_;
   const std::vector<std::string>& allow_;
   std::unordered_map<std::string, uint32_t> place_of_;  // by name: a tensor of the model
@@ -344,18 +346,21 @@ class Mapper {
 
 namespace {
 
-// That of memory if only memory has a module of one of these names.
-StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
-  for (const Module& module : family.in_memory) {
+bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules) {
+  return std::ranges::any_of(modules, [&](const Module& module) {
     const std::string name = module.Name(/*of_bias=*/false);
     const size_t layer = name.find(kLayerNumber);
-    const std::string end =
-        layer == std::string::npos ? name : name.substr(layer + std::strlen(kLayerNumber));
-    if (std::ranges::any_of(stored.tensors,
-                            [&](const TensorEntry& tensor) { return tensor.spec.name.ends_with(end); }))
-      return StoredForm::kMemory;
-  }
-  return StoredForm::kFiles;
+    if (layer == std::string::npos) return false;  // other forms may have the name, too: "norm.weight"
+    const std::string end = name.substr(layer + std::strlen(kLayerNumber));
+    return std::ranges::any_of(stored.tensors,
+                               [&](const TensorEntry& tensor) { return tensor.spec.name.ends_with(end); });
+  });
+}
+
+// That of a state dict if only it has a module of one of these names.
+StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
+  if (HasAnyOf(stored, family.in_memory)) return StoredForm::kMemory;
+  return HasAnyOf(stored, family.in_torchtitan) ? StoredForm::kTorchtitan : StoredForm::kFiles;
 }
 
 }  // namespace
@@ -373,7 +378,7 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
     return NotFound("{} asks for {} experts, and there are {} tensors", config.path, shape.experts,
                     stored.tensors.size());
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.architecture, config.model, form));
-  return Mapper(stored, training, config, expanded, allow).Map();
+  return Mapper(stored, training, config, expanded, form, allow).Map();
 }
 
 Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config) {

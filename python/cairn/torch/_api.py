@@ -13,7 +13,7 @@ from cairn._helper import absolute
 from cairn.torch import _collector
 from cairn.torch._optimizers import Optimizers
 from cairn.torch._options import OnError, Options
-from cairn.torch._ownership import Replicas
+from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader, TorchOpened
 from cairn.torch._saving import Save, Saved, SaveHandle, failures, stage
@@ -28,6 +28,7 @@ def async_save(
     *,
     optimizer: Optimizers = (),
     replicas: Optional[Replicas] = None,
+    experts: Optional[Experts] = None,
     compress: bool = False,
     model: Optional[dict] = None,
     state: Optional[dict] = None,
@@ -45,13 +46,14 @@ def async_save(
     next step() waits for the copy; nothing else may change these tensors earlier. Other tensors are copied
     before async_save returns. On a GPU all tensors are copied while training continues: without optimizer,
     call SaveHandle.wait_staged before the next step.
-    replicas: see CairnPlanner. compress, model, state, deadline, keep_last, on_error: see Options.
+    replicas, experts: see CairnPlanner. compress, model, state, deadline, keep_last, on_error: see Options.
 
     Raises TypeError or ValueError naming a value that cannot be saved; the save then fails on all ranks. A
     later failure is logged, and is the handle's exception.
     """
     options = Options(compress, model, state, deadline, keep_last, on_error)
-    return _begin(state_dict, dir, step, options, replicas, optimizer, log=True)
+    planner = CairnPlanner(replicas, experts)
+    return _begin(state_dict, dir, step, options, planner, optimizer, log=True)
 
 
 def _begin(
@@ -59,14 +61,13 @@ def _begin(
     dir: Path,
     step: int,
     options: Options,
-    replicas: Optional[Replicas],
+    planner: CairnPlanner,
     optimizer: Optimizers,
     log: bool,
 ) -> SaveHandle:
     save: Optional[Save] = None
     try:
         save = Save(dir, step, options, log)
-        planner = CairnPlanner(replicas)
         planner.set_up_planner({key: _state_of(value) for key, value in state_dict.items()})
         return save.hand_over(stage(planner.layout(), optimizer))
     except BaseException as error:
@@ -92,6 +93,7 @@ def save(
     step: int,
     *,
     replicas: Optional[Replicas] = None,
+    experts: Optional[Experts] = None,
     compress: bool = False,
     model: Optional[dict] = None,
     state: Optional[dict] = None,
@@ -106,11 +108,18 @@ def save(
     OSError if the disk is full, HelperDied.
     """
     options = Options(compress, model, state, deadline, keep_last, on_error)
-    return _begin(state_dict, dir, step, options, replicas, (), log=False).result()
+    planner = CairnPlanner(replicas, experts)
+    return _begin(state_dict, dir, step, options, planner, (), log=False).result()
 
 
 def load(
-    state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bool = True, cast: bool = False
+    state_dict: dict,
+    path: Path,
+    *,
+    allow_pickle: bool = False,
+    strict: bool = True,
+    cast: bool = False,
+    experts: Optional[Experts] = None,
 ) -> int:
     """Fills `state_dict` in place from a checkpoint, saved on any ranks and meshes, and returns its step.
 
@@ -119,11 +128,12 @@ def load(
     strict: each name of the state dict must be in the checkpoint. The checkpoint may have more names, but a
     dict that is empty here must be empty in it: an optimizer that has not made a step has no states to fill.
     cast: convert tensors of another type than the saved one. Shapes must always match.
+    experts: as for CairnPlanner; the mesh may have another size than that of the save.
     Raises LoadMismatch that names every mismatch, PickleRefused, FileNotFoundError, CorruptError.
     """
     states = {key: _state_of(value) for key, value in state_dict.items()}
     with CairnReader(path, allow_pickle) as reader:  # as dcp.load does, without its collectives
-        planner = CairnLoadPlanner(strict, cast)
+        planner = CairnLoadPlanner(strict, cast, experts)
         with _collector.paused():
             planner.set_up_planner(states, reader.read_metadata(), is_coordinator=True)
             reader.read_data(planner.create_local_plan(), planner)

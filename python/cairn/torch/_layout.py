@@ -19,6 +19,7 @@ from cairn.torch._device import with_memory
 from cairn.torch._dtypes import NAME_OF
 from cairn.torch._objects import encode, encode_key, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership, mesh_text
+from cairn.torch._samples import digests
 
 MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper limits those of all ranks together to the same
 _MAX_NAME = 65535  # bytes
@@ -36,6 +37,7 @@ class Layout:
     like `tensors`. sources: (FQN, local tensor) of all pieces, in order. encode: encodes the other values in
     groups, by the first component of their names, or by its CRC-32 if there are many; ranks with equal groups
     share the bytes.
+    copies: {group: {part of a tensor: digest}} of the parts that other ranks hold, too; see Ownership.group.
     mesh: see mesh_text.
     """
 
@@ -44,6 +46,7 @@ class Layout:
     small: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
     encode: Callable[[], dict] = dict
+    copies: Callable[[], dict] = dict
     mesh: str = ""
 
     def objects(self) -> tuple[dict, bytes]:
@@ -84,6 +87,7 @@ class Recipe:
         self._tensors: list = []
         self._written: list = []  # the items of the pieces
         self._others: list = []  # (item, path, name of its group) of all other values
+        self._copies: list = []  # (item, group) of the tensors that other ranks hold, too
         numbers: dict = {}
         mappings = _private.mappings(planner)
         keys = getattr(planner, "keys", {})
@@ -95,9 +99,9 @@ class Recipe:
                 path = _with_keys(tuple(path), keys)
             if data is not None:
                 check(item.index.fqn, planner.resolve_data(item))
+            if data is not None and ownership is not None:
+                self._note_copy(item, data, planner, ownership)
             if data is None or _is_small(item, data):
-                if data is not None and ownership is not None and item.type == WriteItemType.TENSOR:
-                    ownership.check_plain(item.index.fqn, planner.resolve_data(item))
                 self._others.append((item, path, first))
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)
@@ -109,6 +113,11 @@ class Recipe:
         self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path in small]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
         self._mesh = mesh_text(getattr(planner, "state_dict", {}).values(), _job.rank_and_world()[1])
+
+    def _note_copy(self, item: WriteItem, data: TensorWriteData, planner: Any, ownership: Ownership) -> None:
+        group = ownership.group(item.index.fqn, planner.state_dict[item.index.fqn])
+        if group is not None and data.chunk.sizes.numel():
+            self._copies.append((item, group))
 
     def _add_tensor(
         self,
@@ -135,7 +144,15 @@ class Recipe:
         pieces = ((item.index.fqn, planner.resolve_data(item)) for item in self._written)
         sources = [(fqn, with_memory(fqn, tensor).detach()) for fqn, tensor in pieces]
         encode = lambda: self._groups(planner, warn)
-        return Layout(self._tensors, self._names, self._small, sources, encode, self._mesh)
+        copies = lambda: self._digests(planner)
+        return Layout(self._tensors, self._names, self._small, sources, encode, copies, self._mesh)
+
+    def _digests(self, planner: Any) -> dict:
+        groups: dict = {}
+        for item, group in self._copies:
+            name = ",".join(map(str, (item.index.fqn, *item.tensor_data.chunk.offsets)))
+            groups.setdefault(group, {})[name] = with_memory(item.index.fqn, planner.resolve_data(item))
+        return {group: digests(parts) for group, parts in groups.items()}
 
     def _groups(self, planner: Any, warn: bool) -> dict:
         groups: dict = {}

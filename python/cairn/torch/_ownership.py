@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from cairn.torch import _private
 
 PIPELINE = ("pp", "pipe", "pipeline", "stage")  # names of mesh dimensions along which layers differ
-EXPERTS = {"ep", "expert", "experts"}  # words in names of mesh dimensions along which experts differ
+GIVEN = "given-"
 Replicas = Union[Sequence[int], Callable[[str], Optional[Sequence[int]]]]
+Experts = Mapping[str, DeviceMesh]
+
+
+def as_dtensors(state_dict: dict, experts: Optional[Experts]) -> dict:
+    """The flat state dict with plain tensors of experts as DTensors, which have the same memory.
+
+    experts: see CairnPlanner. Raises ValueError for a mesh of several dimensions.
+    """
+    found = dict(state_dict)
+    for pattern, mesh in (experts or {}).items():
+        if mesh.mesh.dim() != 1:
+            raise ValueError(f"experts[{pattern!r}]: {mesh} has several dimensions; give that of the experts")
+        for name in fnmatch.filter(state_dict, pattern):
+            if _is_plain(state_dict[name]):
+                found[name] = DTensor.from_local(state_dict[name].detach(), mesh, [Shard(0)])
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Numbers, such as an optimizer's steps, are the same for all experts."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or _private.is_sharded_tensor(value):
+        return False
+    return value.dim() > 0
 
 
 def choose(holders: Sequence[int], fqn: str, offset: Sequence[int]) -> int:
@@ -99,19 +123,6 @@ def mesh_text(values: Iterable[Any], world: int) -> str:
     return text if root.mesh.numel() == world else f"{text}, {ranks}"
 
 
-def expert_dimension(meshes: Iterable[tuple[Sequence[str], Sequence[int]]]) -> Optional[str]:
-    """The name of a mesh dimension along which ranks hold different experts; None if no mesh has one.
-
-    meshes: the names and the sizes of the dimensions of each.
-    """
-    dimensions = [dimension for names, sizes in meshes for dimension in zip(names, sizes)]
-    return next((name for name, size in dimensions if size > 1 and EXPERTS & set(name.split("_"))), None)
-
-
-def _names_and_sizes(mesh: DeviceMesh) -> tuple[Sequence[str], Sequence[int]]:
-    return mesh.mesh_dim_names or (), mesh.mesh.shape
-
-
 def _dimension(placement: Any) -> int:
     """The tensor's dimension that the placement shards; -1 if it does not shard."""
     return getattr(placement, "dim", -1)
@@ -137,8 +148,6 @@ class Ownership:
         members = {id(mesh): mesh.mesh.flatten().tolist() for mesh in meshes.values()}
         on_meshes = {rank for at, mesh in meshes.items() for rank in _widened_by_mesh(members[at], mesh)}
         self._plain_holders = sorted(on_meshes) or list(range(world))
-        roots = (_private.root_mesh(mesh) for mesh in meshes.values())
-        self._experts = expert_dimension(map(_names_and_sizes, (*meshes.values(), *roots)))
 
     def writes(self, fqn: str, value: Any, offset: Sequence[int]) -> bool:
         """value: a torch.Tensor, DTensor or ShardedTensor. offset: this rank's box's, in the whole tensor."""
@@ -155,16 +164,18 @@ class Ownership:
             return self._dtensor_holders(fqn, value)
         if _private.is_sharded_tensor(value) or self._rank not in self._plain_holders:
             return [self._rank]
-        self.check_plain(fqn, value)
         return self._plain_holders
 
-    def check_plain(self, fqn: str, value: Any) -> None:
-        """Raises ValueError if ranks may hold different experts under this name, unless replicas= decides."""
-        if self._experts and value.dim() > 1 and self._given(fqn, value) is None:
-            raise ValueError(
-                f"{fqn}: a plain tensor, and the ranks along {self._experts!r} of the mesh may hold "
-                "different experts; make it a DTensor, or name the ranks with equal values by replicas="
-            )
+    def group(self, fqn: str, value: Any) -> Optional[str]:
+        """A name for the ranks that hold the same part as this one; None if there are no others.
+
+        It begins with GIVEN if `replicas` names them. Vectors are not compared (None): those of a batch norm
+        differ between data parallel ranks.
+        """
+        if value.dim() < 2 or len(holders := self.holders(fqn, value)) < 2:
+            return None
+        ranks = hashlib.blake2b(",".join(map(str, holders)).encode(), digest_size=8).hexdigest()
+        return ranks if self._given(fqn, value) is None else GIVEN + ranks
 
     def _dtensor_holders(self, fqn: str, tensor: DTensor) -> list[int]:
         """The holders, from the DTensor's mesh and the mesh from which it was cut.

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from cairn.torch import _collector, _job, _private
 from cairn.torch._layout import Layout, Recipe, check, signature_of
-from cairn.torch._ownership import Ownership, Replicas
+from cairn.torch._ownership import Experts, Ownership, Replicas, as_dtensors
 from cairn.torch._saving import Staged
 
 STAGED = "__cairn_staged__"  # the key of the value that CairnStager hands to dcp.save
@@ -45,12 +45,19 @@ class CairnPlanner(DefaultSavePlanner):
     The default rule: a DTensor's mesh says which ranks hold the same part. If that mesh was cut from a larger
     one, the tensor counts as replicated along the larger mesh's other dimensions, except those named pp,
     pipe, pipeline or stage. Plain tensors count as replicated on all ranks of these meshes, or on all ranks
-    of the job if the state dict has no DTensor.
+    of the job if the state dict has no DTensor. Ranks that hold the same part compare some of its elements:
+    a save fails if they differ, and names the tensor, unless `replicas` names these ranks.
+
+    experts: {pattern of names: device mesh of one dimension}, for plain tensors of which each rank of the
+    mesh has the rows of its own experts, in the order of the ranks: {"*.experts.*": mesh["ep"]}. They are
+    saved as one tensor of all experts. A pattern is matched with the whole flat name, also
+    "optim.state.w1.exp_avg".
     """
 
-    def __init__(self, replicas: Optional[Replicas] = None):
+    def __init__(self, replicas: Optional[Replicas] = None, experts: Optional[Experts] = None):
         super().__init__()
         self.replicas = replicas
+        self.experts = experts
         self.staged: Optional[Staged] = None
         self.keys: dict = {}  # {path of a dict: {text in a path: key}} for keys that are not strings
 
@@ -59,6 +66,8 @@ class CairnPlanner(DefaultSavePlanner):
     ) -> None:
         self.staged = state_dict.get(STAGED)
         super().set_up_planner({} if self.staged else state_dict, storage_meta, is_coordinator)
+        if not self.staged:
+            self.state_dict = as_dtensors(self.state_dict, self.experts)
         if self.flatten_state_dict and not self.staged:
             self._keep_shape_of(state_dict)
 
@@ -122,12 +131,13 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
     strict: every name of the state dict must be in the checkpoint, and a dict that was saved with values must
     not be empty here, as an optimizer's is before its first step. cast: a tensor may have another type than
-    the saved one.
+    the saved one. experts: as for CairnPlanner; the mesh may have another size than that of the save.
     """
 
-    def __init__(self, strict: bool = True, cast: bool = False):
+    def __init__(self, strict: bool = True, cast: bool = False, experts: Optional[Experts] = None):
         super().__init__(allow_partial_load=not strict)
         self.cast = cast
+        self.experts = experts
 
     def set_up_planner(
         self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False
@@ -139,7 +149,8 @@ class CairnLoadPlanner(DefaultLoadPlanner):
                 raise ValueError(f"two keys of {name} have one name: {', '.join(map(repr, found))}")
         _leave_meta(state_dict)
         self.original_state_dict = state_dict
-        self.state_dict, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
+        flat, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
+        self.state_dict = as_dtensors(flat, self.experts)
         self.metadata, self.is_coordinator = metadata, is_coordinator
 
     def create_local_plan(self) -> LoadPlan:

@@ -96,6 +96,7 @@ class Staged:
     ):
         self.layout = layout
         self.objects: tuple[dict, bytes] = {}, b""
+        self.copies: dict = {}
         self.segment = segment
         self.free = free
         self.helper = used_by
@@ -115,7 +116,7 @@ class Staged:
         _optimizers.hold(self._optimizers, self.copying)
         self.copying.start()
         try:
-            self.objects = self.layout.objects()
+            self.objects, self.copies = self.layout.objects(), self.layout.copies()
             hand_over()
         finally:
             self.copying.join()
@@ -259,6 +260,7 @@ class Save:
             plan=staged.segment.plan,
             tail=tail,
             objects=objects,
+            copies=staged.copies,
             options=self._options.for_helper(staged.layout.mesh),
         )
         saved.add_done_callback(lambda done: self._finish(done, handle, staged))

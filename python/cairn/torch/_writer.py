@@ -18,7 +18,7 @@ from cairn.torch._device import Copying
 from cairn.torch._layout import Recipe
 from cairn.torch._optimizers import Optimizers
 from cairn.torch._options import Options
-from cairn.torch._ownership import Replicas
+from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import STAGED, CairnPlanner
 from cairn.torch._saving import Save, SaveHandle, Staged, stage
 
@@ -100,19 +100,25 @@ class CairnStager(AsyncStager):
     """``dcp.async_save(..., planner=CairnPlanner(), async_stager=CairnStager())``
 
     Copies the tensors once, into the memory that the helper writes from.
-    optimizer: see async_save. With torch 2.9 or later it returns a Future, and dcp.async_save an
-    AsyncSaveResponse; with an older torch it waits for the copy.
+    replicas, experts: see CairnPlanner. optimizer: see async_save. With torch 2.9 or later it returns a
+    Future, and dcp.async_save an AsyncSaveResponse; with an older torch it waits for the copy.
     """
 
     _synchronize_after_execute = False
 
-    def __init__(self, replicas: Optional[Replicas] = None, optimizer: Optimizers = ()):
+    def __init__(
+        self,
+        replicas: Optional[Replicas] = None,
+        optimizer: Optimizers = (),
+        experts: Optional[Experts] = None,
+    ):
         self._replicas = replicas
+        self._experts = experts
         self._optimizer = optimizer
         self._copying: Optional[Copying] = None
 
     def stage(self, state_dict: dict) -> Union[dict, Future]:
-        planner = CairnPlanner(self._replicas)
+        planner = CairnPlanner(self._replicas, self._experts)
         planner.set_up_planner(state_dict)
         staged = stage(planner.layout(), self._optimizer)
         staged.start()

@@ -126,9 +126,19 @@ TEST_F(DeepSpeedFilesTest, ATagThatIsMissingOrOutsideIsAnError) {
   }
 }
 
-TEST_F(DeepSpeedFilesTest, AMixtureOfExpertsIsRefused) {
+TEST_F(DeepSpeedFilesTest, FilesOfExpertsAreSortedByMixtureAndExpert) {
+  Make("moe", {"mp_rank_00_model_states.pt", "expp_rank_1_mp_rank_00_optim_states.pt",
+               "layer_2_expert_13_mp_rank_00_model_states.pt"});
+  const auto files = FindIn("moe");
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  ASSERT_EQ(files->experts.size(), 1u);
+  EXPECT_EQ(files->experts.at({2, 13}), "layer_2_expert_13_mp_rank_00_model_states.pt");
+  EXPECT_EQ(files->expert_optimizers.at(1), "expp_rank_1_mp_rank_00_optim_states.pt");
+}
+
+TEST_F(DeepSpeedFilesTest, ExpertsOverTensorParallelRanksAndOldFormsAreRefused) {
   for (const char* name :
-       {"expp_rank_0_mp_rank_00_optim_states.pt", "layer_2_expert_1_mp_rank_00_model_states.pt",
+       {"expp_rank_0_mp_rank_01_optim_states.pt", "layer_2_expert_1_mp_rank_01_model_states.pt",
         "expert_0_mp_rank_00_model_states.pt"}) {
     const std::string directory = std::string("moe-") + name;
     Make(directory, {"mp_rank_00_model_states.pt", name});
