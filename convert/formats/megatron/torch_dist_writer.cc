@@ -124,9 +124,11 @@ class TorchDistPlanner {
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    const bool mixture = !plan_.options.local_spec && IsMixture(tensor.layer);
+    // Megatron-Core's own layers take the names of the others, but not with latent attention.
+    const bool local = plan_.options.local_spec, latent = plan_.shape.key_value_rank > 0;
     const std::string key =
-        Prefix(tensor.layer) + tensor.module->CoreName(tensor.bias, /*local_spec=*/false, mixture);
+        Prefix(tensor.layer) +
+        tensor.module->CoreName(tensor.bias, local && latent, !local && IsMixture(tensor.layer), latent);
     keys_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (plan_.optimizer == CoreOptimizer::kNone || tensor.module->cut_as().keeps_type) return OkStatus();
