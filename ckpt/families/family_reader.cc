@@ -26,15 +26,23 @@ constexpr std::array<std::string_view, 4> kRequired = {"num_layers", "hidden_siz
                                                        "vocab_size"};
 // Fields of `model` that are neither in FunctionFields() nor a condition: other sizes, and those from which
 // the function follows (model_function.cc, ReadWindow).
-constexpr std::array<std::string_view, 16> kOtherFields = {
-    "ffn_hidden_size",       "max_position_embeddings",
-    "scale_attn_weights",    "query_pre_attn_scalar",
-    "use_sliding_window",    "max_window_layers",
-    "moe_ffn_hidden_size",   "shared_expert_ffn_hidden_size",
-    "mlp_only_layers",       "decoder_sparse_step",
-    "first_k_dense_replace", "n_shared_experts",
-    "q_lora_rank",           "kv_lora_rank",
-    "qk_nope_head_dim",      "v_head_dim"};
+constexpr std::array<std::string_view, 17> kOtherFields = {"ffn_hidden_size",
+                                                           "max_position_embeddings",
+                                                           "scale_attn_weights",
+                                                           "query_pre_attn_scalar",
+                                                           "use_sliding_window",
+                                                           "max_window_layers",
+                                                           "moe_ffn_hidden_size",
+                                                           "shared_expert_ffn_hidden_size",
+                                                           "mlp_only_layers",
+                                                           "decoder_sparse_step",
+                                                           "first_k_dense_replace",
+                                                           "n_shared_experts",
+                                                           "q_lora_rank",
+                                                           "kv_lora_rank",
+                                                           "qk_nope_head_dim",
+                                                           "v_head_dim",
+                                                           "mtp_layers"};
 
 constexpr std::pair<const char*, const char*> kRows[] = {
     {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}};
@@ -100,7 +108,7 @@ class Reader {
                .rope = of.Switch("rope")};
     const json modules = of.Rows("modules"), fields = of.Rows("fields"), refusals = of.Rows("refusals"),
                in_memory = of.Rows("in_memory");
-    const json also = of.Object("rope_also");
+    const json also = of.Object("rope_also"), copies = of.Object("copies");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
     for (const json& row : modules) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.modules));
     for (const json& row : in_memory) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.in_memory));
@@ -108,6 +116,7 @@ class Reader {
     for (const json& row : refusals) CAIRN_RETURN_IF_ERROR(ReadRefusal(row));
     CAIRN_RETURN_IF_ERROR(ReadRopeKeys(also));
     CAIRN_RETURN_IF_ERROR(CheckModules());
+    CAIRN_RETURN_IF_ERROR(ReadCopies(copies));
     CAIRN_RETURN_IF_ERROR(CheckFields());
     return std::move(family_);
   }
@@ -174,6 +183,21 @@ class Reader {
                            family_.rope, family_.rope ? "" : "not ");
   }
 
+  Status ReadCopies(const json& copies) {
+    for (const auto& [name, of] : copies.items()) {
+      const CanonicalModule* module =
+          of.is_string() ? FindCanonicalModule(of.get_ref<const std::string&>()) : nullptr;
+      if (module == nullptr || module->place == 0 || name.find(kLayerNumber) == std::string::npos)
+        return InvalidArgument(
+            "{}: copies: {} is {}; it must be a name with {{}} for the layer's number, and a canonical "
+            "module "
+            "outside the layers",
+            file_, name, of.dump());
+      family_.copies.emplace(name, of.get<std::string>());
+    }
+    return OkStatus();
+  }
+
   bool HasField(const char* name) const {
     return std::ranges::find(family_.fields, name, &Field::model) != family_.fields.end();
   }
@@ -188,6 +212,7 @@ class Reader {
     if (condition == kAlways || condition == kNever) return OkStatus();
     if (condition.starts_with('!')) condition.erase(0, 1);
     if (condition == kMixture && HasField("num_experts")) return OkStatus();
+    if (condition == kMtp && HasField("mtp_layers")) return OkStatus();
     conditions_.insert(condition);
     if (IsSwitch(condition)) return OkStatus();
     return InvalidArgument(

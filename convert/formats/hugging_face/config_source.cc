@@ -175,12 +175,13 @@ Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_
   if (config.architecture == nullptr)
     return NotSupported("{}: no table knows {}; without --config the tensors keep their own names", path,
                         FamilyWithoutTable(config.model));
+  std::vector<std::string> history = ChooseMtpLayers(source->catalog(), options.allow, config);
   Result<ConfigMapping> mapped = MapByConfig(source->catalog(), &source->manifest(), config, options.allow);
   if (!mapped.ok()) return mapped.status().WithContext(source->name());
   for (const auto& [original, copy] : mapped->twins)
     CAIRN_RETURN_IF_ERROR(CheckTied(*source, original, copy, path).WithContext(source->name()));
-  std::vector<std::string> history = {fmt::format(
-      "import: its names were read as those of a {} model (--config)", config.architecture->name)};
+  history.push_back(fmt::format("import: its names were read as those of a {} model (--config)",
+                                config.architecture->name));
   std::ranges::move(LeaveOutFields(options.allow, config.model), std::back_inserter(history));
   return std::unique_ptr<ForeignSource>(std::make_unique<ConfigSource>(
       std::move(source), std::move(*mapped), std::move(config.model), std::move(history)));

@@ -93,8 +93,9 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
   json& model = config.model;
   if (config.architecture == nullptr)
     return OpenUnderOwnNames(fs, std::move(files), std::move(model), options);
-  const Result<ConfigMapping> mapping =
-      MapByConfig(TableOf(files.tensors), /*training=*/nullptr, config, options.allow);
+  const TensorTable stored = TableOf(files.tensors);
+  std::vector<std::string> history = ChooseMtpLayers(stored, options.allow, config);
+  Result<ConfigMapping> mapping = MapByConfig(stored, /*training=*/nullptr, config, options.allow);
   if (!mapping.ok()) return mapping.status().WithContext(files.directory);
   if (mapping->another_head) {
     json own = {{"config", std::move(model["hugging_face"]["config"])}};
@@ -103,6 +104,7 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
     return OpenUnderOwnNames(fs, std::move(files), std::move(own), options);
   }
   CAIRN_RETURN_IF_ERROR(CheckTwins(fs, files, *mapping, config.path));
+  std::ranges::move(history, std::back_inserter(mapping->history));
   Manifest manifest;
   manifest.model = std::move(model);
   return OpenMapped(fs, std::move(files), *mapping, std::move(manifest), options.allow);
