@@ -14,7 +14,7 @@ namespace cairn {
 // export_num_medusa_heads, flextron, glu_linear_offset, heterogeneous_block_specs,
 // heterogeneous_layers_config_encoded_json, heterogeneous_layers_config_path, hybrid_attention_ratio,
 // hybrid_layer_pattern, hybrid_mlp_ratio, hybrid_override_pattern, is_hybrid_model, linear_attention_freq,
-// mrope_section, mtp_num_layers, qk_l2_norm, quick_geglu, retro_add_retriever, spec,
+// mrope_section, qk_l2_norm, quick_geglu, retro_add_retriever, spec,
 // use_mup. They change the function, and only None, False, 0 or empty is supported; a GPT's
 // hybrid_layer_pattern is removed first.
 // clang-format off
@@ -27,14 +27,14 @@ std::string_view MappedMegatronArguments() {
     "max_position_embeddings moe_ffn_hidden_size moe_layer_freq moe_router_enable_expert_bias "
     "moe_router_group_topk moe_router_load_balancing_type moe_router_num_groups moe_router_pre_softmax "
     "moe_router_score_function moe_router_topk moe_router_topk_scaling_factor moe_shared_expert_gate "
-    "moe_shared_expert_intermediate_size mscale mscale_all_dim multi_latent_attention no_rope_freq "
-    "norm_epsilon normalization num_attention_heads num_key_value_heads num_layers num_query_groups "
-    "onnx_safe openai_gelu original_max_position_embeddings padded_vocab_size position_embedding_type "
-    "q_lora_rank qk_head_dim qk_layernorm qk_pos_emb_head_dim rope_scaling_factor rope_theta rotary_base "
-    "rotary_interleaved rotary_percent rotary_scaling_factor rotary_seq_len_interpolation_factor seq_length "
-    "softmax_scale softmax_type squared_relu swiglu untie_embeddings_and_output_weights use_mcore_models "
-    "use_rope_scaling use_rotary_position_embeddings use_te_activation_func v_head_dim vocab_size "
-    "window_attn_skip_freq window_size ";
+    "moe_shared_expert_intermediate_size mscale mscale_all_dim mtp_num_layers multi_latent_attention "
+    "no_rope_freq norm_epsilon normalization num_attention_heads num_key_value_heads num_layers "
+    "num_query_groups onnx_safe openai_gelu original_max_position_embeddings padded_vocab_size "
+    "position_embedding_type q_lora_rank qk_head_dim qk_layernorm qk_pos_emb_head_dim rope_scaling_factor "
+    "rope_theta rotary_base rotary_interleaved rotary_percent rotary_scaling_factor "
+    "rotary_seq_len_interpolation_factor seq_length softmax_scale softmax_type squared_relu swiglu "
+    "untie_embeddings_and_output_weights use_mcore_models use_rope_scaling use_rotary_position_embeddings "
+    "use_te_activation_func v_head_dim vocab_size window_attn_skip_freq window_size ";
 }
 
 std::string_view HarmlessMegatronArguments() {

@@ -210,8 +210,9 @@ DenseModules DenseModulesOf(const json& args, const json& facts, MegatronProgram
 }
 
 DecoderModules ModulesOfArguments(const json& args, const json& facts, const DenseModules& dense) {
-  return facts.contains("num_experts") || facts.contains("kv_lora_rank") ? LayerByLayer(dense, args, facts)
-                                                                         : DecoderModules(dense);
+  const bool plain =
+      !facts.contains("num_experts") && !facts.contains("kv_lora_rank") && !facts.contains("mtp_layers");
+  return plain ? DecoderModules(dense) : LayerByLayer(dense, args, facts);
 }
 
 // The family that was written, or the first that fits. No argument of Megatron-LM's says whether the
@@ -275,6 +276,10 @@ void ReadMegatronFunction(const json& args, const std::function<bool(const std::
   ReadLatentAttention(args, facts);
   ReadActivation(args, facts);
   ReadNorms(args, facts);
+  if (const json layers = Get(args, "mtp_num_layers"); layers.is_number_integer() && layers > 0)
+    facts["mtp_layers"] = layers;
+  else if (!IsUnset(layers))
+    facts["other"]["args.mtp_num_layers"] = layers;
   ReadRouter(args, facts);
   ReadOtherArguments(args, allowed, facts);
   facts["function"] = kFunctionVersion;

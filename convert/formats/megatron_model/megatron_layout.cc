@@ -34,6 +34,8 @@ class Builder {
     CAIRN_RETURN_IF_ERROR(AddAll(kBeforeLayers));
     for (int layer = 0; layer < shape_.layers; ++layer) CAIRN_RETURN_IF_ERROR(AddAll(layer));
     CAIRN_RETURN_IF_ERROR(AddAll(kAfterLayers));
+    for (int layer = static_cast<int>(shape_.layers); layer < shape_.AllLayers(); ++layer)
+      CAIRN_RETURN_IF_ERROR(AddAll(layer));
     for (const auto& [name, index] : index_)
       if (!used_.contains(index)) return NotSupported("tensor {} has no place in Megatron's GPT", name);
     return std::move(result_);
@@ -211,7 +213,10 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
     if (shape.modules.Has("mlp.shared.up")) args["moe_shared_expert_intermediate_size"] = shape.shared_ffn;
     args["moe_shared_expert_gate"] = shape.modules.Has("mlp.shared_gate");
   }
-  if (shape.program == MegatronProgram::kCore) AddLatentSizes(shape, args);
+  if (shape.program == MegatronProgram::kCore) {
+    AddLatentSizes(shape, args);
+    if (shape.mtp_layers > 0) args["mtp_num_layers"] = shape.mtp_layers;
+  }
   if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
   if (shape.gate_last) args["glu_activation"] = "swiglu";
   if (shape.bigscience) args["embed_layernorm"] = shape.modules.Has("embedding.norm");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/families/expand.h"
 #include "ckpt/model/canonical_modules.h"
 #include "convert/formats/megatron_model/megatron_function.h"
 
@@ -96,8 +97,8 @@ void ReadRouter(const json& args, json& facts) {
   facts["router_score"] = score;
   facts["router_normalizes"] = sigmoid ? topk != 1 : !scores_all;
   facts["router_method"] = corrected ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
-  if (const json scale = ArgumentOf(args, "moe_router_topk_scaling_factor"); !IsUnset(scale))
-    facts["router_scale"] = scale;
+  const json scale = ArgumentOf(args, "moe_router_topk_scaling_factor");
+  facts["router_scale"] = IsUnset(scale) ? json(1.0) : scale;  // transformers takes no integer
   if (grouped) {
     facts["router_groups"] = ArgumentOf(args, "moe_router_num_groups");
     facts["router_groups_per_token"] = group_topk;
@@ -126,12 +127,11 @@ void AddRouterArguments(const json& function, json& args) {
   args["moe_router_group_topk"] = function["router_groups_per_token"];
   args["moe_router_enable_expert_bias"] = function["router_method"] == "noaux_tc";
   args["moe_layer_freq"] = 1;
-  const json& dense = function["dense_layers"];
-  if (dense.empty()) return;
+  if (function["dense_layers"].empty()) return;
   json mixtures = json::array();
   const uint64_t layers = std::min(args.value("num_layers", uint64_t{0}), kMaxLayersListed);
   for (uint64_t i = 0; i < layers; ++i)
-    mixtures.push_back(std::ranges::find(dense, json(i)) == dense.end() ? 1 : 0);
+    mixtures.push_back(Holds(kMixture, function, static_cast<int>(i)) ? 1 : 0);
   args["moe_layer_freq"] = std::move(mixtures);
 }
 
@@ -142,8 +142,16 @@ bool ChangesMixtures(std::string_view argument) {
 DecoderModules LayerByLayer(const DecoderModules& dense, const json& args, const json& facts) {
   const bool biased = dense.HasBias("mlp.down");
   std::set<std::string> names;
+  // One is enough if all are alike. The last one is inside those of multi-token prediction.
+  const bool alike = facts.value("dense_layers", json()).empty();
+  const uint64_t layers = std::min(alike ? 1 : facts.value("num_layers", uint64_t{1}), kMaxLayersListed),
+                 mtp = std::min(facts.value("mtp_layers", uint64_t{0}), kMaxLayersListed);
+  // Only names are asked for.
+  const ModelShape any{.layers = static_cast<int64_t>(layers),
+                       .mtp_layers = static_cast<int64_t>(mtp),
+                       .hidden = 1,
+                       .heads = 1};
   const auto add = [&](std::string_view module, bool weight, bool bias, uint64_t layer) {
-    const ModelShape any{.hidden = 1, .heads = 1};  // only names are asked for
     const CanonicalModule& of = *FindCanonicalModule(module);
     if (weight) names.insert(SpecOf(of, false, static_cast<int>(layer), any).name);
     if (bias) names.insert(SpecOf(of, true, static_cast<int>(layer), any).name);
@@ -153,12 +161,13 @@ DecoderModules LayerByLayer(const DecoderModules& dense, const json& args, const
       if (is_part(module)) add(module.name, set.Has(module, false), set.Has(module, true), layer);
   };
   const Replacement attention = LatentModules(args, facts), mlp = ExpertModules(dense, args, facts);
-  const json except = facts.value("dense_layers", json::array());
-  const uint64_t layers = except.empty() ? 1 : facts.value("num_layers", uint64_t{1});
   add_all(
       dense.outside(), [](const CanonicalModule& module) { return module.place != 0; }, 0);
-  for (uint64_t i = 0; i < std::min(layers, kMaxLayersListed); ++i) {
-    const bool mixture = std::ranges::find(except, json(i)) == except.end();
+  for (uint64_t i = 0; i < layers + mtp; ++i) {
+    const bool mixture = Holds(kMixture, facts, static_cast<int>(std::min(i, layers - 1)));
+    if (i >= layers) add("projection", true, false, i);
+    for (const std::string_view norm : {"embedding_norm", "hidden_norm", "prediction_norm"})
+      if (i >= layers) add(norm, true, dense.HasBias("final_norm"), i);
     const auto stays = [&](const CanonicalModule& module) {
       return module.place == 0 && !attention.Replaces(module) && !(mixture && mlp.Replaces(module));
     };

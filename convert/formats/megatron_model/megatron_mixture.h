@@ -22,7 +22,7 @@ void AddRouterArguments(const nlohmann::json& function, nlohmann::json& args);
 bool ChangesMixtures(std::string_view argument);
 
 // The modules of `dense`, with experts instead of the MLP in the layers that are mixtures, and with latent
-// attention instead of the other if the model has it.
+// attention instead of the other if the model has it; and those of its layers of multi-token prediction.
 DecoderModules LayerByLayer(const DecoderModules& dense, const nlohmann::json& args,
                             const nlohmann::json& facts);
 

@@ -209,6 +209,13 @@ std::span<const MegatronModule> MegatronModules() {
        .fused = "mlp.shared_experts.gate"},
       {"final_layernorm", {"final_norm"}, 2, "decoder.final_layernorm", none, false, "final_norm"},
       {"output_layer", {"output"}, 3, "output_layer", none, true, "lm_head"},
+      {.name = "enorm", .canonical = {"embedding_norm"}, .core = "enorm", .of_mtp = true},
+      {.name = "hnorm", .canonical = {"hidden_norm"}, .core = "hnorm", .of_mtp = true},
+      {.name = "eh_proj", .canonical = {"projection"}, .core = "eh_proj", .linear = true, .of_mtp = true},
+      {.name = "mtp_final_layernorm",
+       .canonical = {"prediction_norm"},
+       .core = "final_layernorm",
+       .of_mtp = true},
   };
   return kModules;
 }

@@ -29,6 +29,7 @@ struct MegatronModule {
   bool linear = false;          // has an _extra_state in addition to its parameters
   std::string_view older = {};  // its name in Megatron-LM v1 to v2, or in an embedding's head
   std::string_view weight = "weight";  // the end of its weight's name
+  bool of_mtp = false;                 // beside the layer inside one of multi-token prediction
 
   // "mlp.linear_fc1.layer_norm_weight"; with `local_spec`, Megatron-Core's own layers,
   // "pre_mlp_layernorm.weight". No linear module comes after a norm in front of a mixture, or of latent

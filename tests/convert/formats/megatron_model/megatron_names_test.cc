@@ -38,6 +38,21 @@ TEST(MegatronNamesTest, MapsTheHeadsCopyToTheEmbedding) {
   EXPECT_EQ(copy->name, "word_embeddings.weight");
 }
 
+TEST(MegatronNamesTest, LayersOfMultiTokenPredictionAreCountedApart) {
+  const char* norm = "mtp.layers.1.final_layernorm.weight";
+  EXPECT_FALSE(ParseMegatronName(norm));
+  for (const auto& [stored, name] :
+       {std::pair(norm, "mtp_final_layernorm.weight"), std::pair("mtp.layers.1.enorm.weight", "enorm.weight"),
+        std::pair("mtp.layers.1.transformer_layer.mlp.router.weight", "mlp.router.weight"),
+        std::pair("mtp.layers.1.mtp_model_layer.mlp.router.weight", "mlp.router.weight")}) {
+    const auto found = ParseMegatronName(stored, /*mtp=*/true);
+    ASSERT_TRUE(found) << stored;
+    EXPECT_TRUE(found->mtp);
+    EXPECT_EQ(found->layer, 1);
+    EXPECT_EQ(found->name, name);
+  }
+}
+
 TEST(MegatronNamesTest, OtherNamesAreRefused) {
   for (const std::string& name :
        {std::string(), std::string("layers."), std::string("layers.3"), std::string("layers.3."),
