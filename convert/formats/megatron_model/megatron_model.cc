@@ -166,7 +166,8 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
   const MegatronParameter parameter = FindMegatronParameter(slice.name, shape_.key_value_rank > 0);
   if (!parameter.module) return NotSupported("{} has no place in Megatron's GPT", slice.name);
   if (slice.shape.rank() == 0) return NumberHasNoPlace(slice.name, slice.role);
-  if (slice.tensor.transposed) return NotSupported("{} is stored transposed", slice.tensor.name);
+  if (slice.tensor.transposed && !parameter.module->of_experts())
+    return NotSupported("{} is stored transposed", slice.tensor.name);
   CAIRN_ASSIGN_OR_RETURN(
       const std::vector<SlicePart> parts,
       PartsOfSlice(slice.tensor.name, parameter, slice.shape, shape_, topology_, slice.tp));
@@ -195,7 +196,7 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParam
   }
   const BoxMap chunk{slice.box, Box::Whole(slice.box.extent)};
   const Box box = part.Inverse().ToArray(*common);
-  builder_.AddSlice({{box, chunk.ToArray(*common), part.axes}, tensor, array}, first);
+  builder_.AddSlice({slice.tensor.Stored({box, chunk.ToArray(*common), part.axes}), tensor, array}, first);
   return OkStatus();
 }
 

@@ -61,6 +61,34 @@ std::optional<MegatronName> ParseMegatronName(std::string_view name, bool mtp) {
   return found;
 }
 
+std::optional<MegatronExpert> ParseExpertName(std::string_view name) {
+  constexpr std::string_view kExperts = ".mlp.experts.", kLocal = "local_experts.";
+  const size_t at = name.find(kExperts);
+  if (at == name.npos) return std::nullopt;
+  std::string_view rest = name.substr(at + kExperts.size());
+  std::string module(rest);
+  MegatronExpert found;
+  if (rest == "weight1" || rest == "weight2") {
+    module = rest == "weight1" ? "linear_fc1.weight" : "linear_fc2.weight";
+  } else if (rest.starts_with(kLocal)) {
+    rest.remove_prefix(kLocal.size());
+    found.expert = TakeNumber<uint64_t>(rest);
+    if (!found.expert || !rest.starts_with('.')) return std::nullopt;
+    module = rest.substr(1);
+  } else {
+    const size_t digits = rest.find_last_not_of("0123456789") + 1;
+    module.resize(digits);
+    std::string_view number = rest.substr(digits);
+    found.expert = TakeNumber<uint64_t>(number);
+    if (!found.expert) return std::nullopt;
+  }
+  const auto place = ParseMegatronName(fmt::format("{}{}experts.{}", name.substr(0, at), kExperts, module));
+  if (!place || !IsInLayers(place->layer)) return std::nullopt;
+  found.name = *place;
+  found.is_down = module.starts_with("linear_fc2.");
+  return found;
+}
+
 bool IsMegatronBuffer(std::string_view name) {
   return name.ends_with(kExtraState) || name.ends_with(".inv_freq");
 }

@@ -19,6 +19,17 @@ struct MegatronName {
 // ("mtp.layers.0.enorm.weight") unless `mtp`.
 std::optional<MegatronName> ParseMegatronName(std::string_view name, bool mtp = false);
 
+// A tensor of experts of a rank, whose own numbers these are: one of SequentialMLP, of Transformer Engine's
+// grouped layers, or of all experts in megatron-core's own before 0.17.
+struct MegatronExpert {
+  MegatronName name;               // as that of the tensor of all experts
+  std::optional<uint64_t> expert;  // null: all of the rank
+  bool is_down = false;
+};
+// "decoder.layers.0.mlp.experts.local_experts.3.linear_fc1.weight", "….mlp.experts.linear_fc1.weight3" or
+// "….mlp.experts.weight1"; nullopt for other names.
+std::optional<MegatronExpert> ParseExpertName(std::string_view name);
+
 // The last part of the name of a module's opaque state. With FP8 it has Transformer Engine's scales.
 inline constexpr std::string_view kExtraState = "_extra_state";
 
