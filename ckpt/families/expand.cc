@@ -100,6 +100,8 @@ class Expander {
     visit_all(kBeforeLayers, 0);
     for (int layer = 0; layer < shape_.layers; ++layer) visit_all(0, layer);
     visit_all(kAfterLayers, 0);
+    for (int layer = static_cast<int>(shape_.layers); layer < shape_.AllLayers(); ++layer)
+      visit_all(0, layer);
   }
 
   std::vector<ParameterSpec> SpecsOf(const Module& module, bool bias, int layer) const {
@@ -182,6 +184,7 @@ bool Holds(const std::string& condition, const json& model, int layer) {
   if (condition == kNever) return false;
   if (condition[0] == '!') return !Holds(condition.substr(1), model, layer);
   if (condition == kMixture) return IsMixture(model, layer);
+  if (condition == kMtp) return layer >= model.value("num_layers", int64_t{0});
   const auto found = model.find(condition);
   return found != model.end() && (*found == true || found->is_number());
 }

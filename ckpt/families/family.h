@@ -13,11 +13,13 @@
 
 namespace cairn {
 
-// A condition is kAlways, kNever, kMixture (the layer is a mixture of experts), the name of a field of
-// the manifest's `model` that is true or a number, or "!" and such a name.
+// A condition is kAlways, kNever, kMixture (the layer is a mixture of experts), kMtp (it is one of
+// multi-token prediction), the name of a field of the manifest's `model` that is true or a number, or "!" and
+// such a name.
 inline constexpr const char* kAlways = "always";
 inline constexpr const char* kNever = "never";
 inline constexpr const char* kMixture = "mixture";
+inline constexpr const char* kMtp = "mtp";
 // Stands for the number of the layer, and of the expert, in a stored name.
 inline constexpr const char* kLayerNumber = "{}";
 inline constexpr const char* kExpertNumber = "{e}";
@@ -72,6 +74,9 @@ struct Architecture {
   // In place of the modules of the same parameters in the memory of transformers 5, and so in state dicts.
   std::vector<Module> in_memory = {};
   std::vector<Module> in_torchtitan = {};  // the same in torchtitan's; their names have no base_prefix
+  // Modules of the layers of multi-token prediction that are copies of canonical modules outside the layers:
+  // {"model.layers.{}.embed_tokens": "embedding.word"}. They are compared, and not kept.
+  std::map<std::string, std::string> copies = {};
   std::vector<Field> fields;
   std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
   std::vector<Refusal> refusals;

@@ -43,7 +43,8 @@ constexpr std::array<std::string_view, 17> kOtherFields = {"ffn_hidden_size",
                                                            "kv_lora_rank",
                                                            "qk_nope_head_dim",
                                                            "v_head_dim",
-                                                           "moe_layers"};
+                                                           "moe_layers",
+                                                           "mtp_layers"};
 
 constexpr std::pair<const char*, const char*> kRows[] = {
     {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}, {"in_torchtitan", "name"}};
@@ -109,7 +110,7 @@ class Reader {
                .rope = of.Switch("rope")};
     const json modules = of.Rows("modules"), fields = of.Rows("fields"), refusals = of.Rows("refusals"),
                in_memory = of.Rows("in_memory"), in_torchtitan = of.Rows("in_torchtitan");
-    const json also = of.Object("rope_also");
+    const json also = of.Object("rope_also"), copies = of.Object("copies");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
     for (const json& row : modules) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.modules));
     for (const json& row : in_memory) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.in_memory));
@@ -118,6 +119,7 @@ class Reader {
     for (const json& row : refusals) CAIRN_RETURN_IF_ERROR(ReadRefusal(row));
     CAIRN_RETURN_IF_ERROR(ReadRopeKeys(also));
     CAIRN_RETURN_IF_ERROR(CheckModules());
+    CAIRN_RETURN_IF_ERROR(ReadCopies(copies));
     CAIRN_RETURN_IF_ERROR(CheckFields());
     return std::move(family_);
   }
@@ -184,6 +186,21 @@ class Reader {
                            family_.rope, family_.rope ? "" : "not ");
   }
 
+  Status ReadCopies(const json& copies) {
+    for (const auto& [name, of] : copies.items()) {
+      const CanonicalModule* module =
+          of.is_string() ? FindCanonicalModule(of.get_ref<const std::string&>()) : nullptr;
+      if (module == nullptr || module->place == 0 || name.find(kLayerNumber) == std::string::npos)
+        return InvalidArgument(
+            "{}: copies: {} is {}; it must be a name with {{}} for the layer's number, and a canonical "
+            "module "
+            "outside the layers",
+            file_, name, of.dump());
+      family_.copies.emplace(name, of.get<std::string>());
+    }
+    return OkStatus();
+  }
+
   bool HasField(const char* name) const {
     return std::ranges::find(family_.fields, name, &Field::model) != family_.fields.end();
   }
@@ -198,6 +215,7 @@ class Reader {
     if (condition == kAlways || condition == kNever) return OkStatus();
     if (condition.starts_with('!')) condition.erase(0, 1);
     if (condition == kMixture && HasField("num_experts")) return OkStatus();
+    if (condition == kMtp && HasField("mtp_layers")) return OkStatus();
     conditions_.insert(condition);
     if (IsSwitch(condition)) return OkStatus();
     return InvalidArgument(

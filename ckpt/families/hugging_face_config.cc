@@ -115,9 +115,8 @@ Status CheckCounted(const json& config, const Architecture* table) {
   for (const auto& [key, value] : config.items()) {
     if (IsUncounted(key, value) && !counts(key))
       return NotSupported(
-          "{} is {}: experts and latent attention of families without a table, state spaces and encoders are "
-          "not "
-          "counted yet",
+          "{} is {}: experts and latent attention of families without a table, state spaces and encoders "
+          "are not counted yet",
           key, value.dump());
     if (value.is_object() && std::ranges::find(kDecoderParts, key) == std::end(kDecoderParts))
       if (const Status inner = CheckCounted(value, table); !inner.ok()) return inner.WithContext(key);
@@ -267,8 +266,8 @@ json FieldsOf(const Architecture& architecture, const json& config) {
   return model;
 }
 
-// The sizes, the modules, and `tied` as the family has it by default; `table` is null if it has none. An
-// unknown family is assumed to be like the newer ones.
+// The sizes, the modules, and `tied` as the family has it by default, without multi-token prediction; `table`
+// is null if it has none. An unknown family is assumed to be like the newer ones.
 Result<ModelShape> ShapeOfFamily(const Architecture* table, const std::string& family, const json& config) {
   json model = json::object();
   for (const Field& size : kSizes)
@@ -284,6 +283,7 @@ Result<ModelShape> ShapeOfFamily(const Architecture* table, const std::string& f
     return shape;
   }
   model.update(FieldsOf(*table, config));
+  model.erase("mtp_layers");
   Derive(*table, model);
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));

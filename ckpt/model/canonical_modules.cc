@@ -1,6 +1,9 @@
 #include "ckpt/model/canonical_modules.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "ckpt/base/parse_number.h"
 
 namespace cairn {
 namespace {
@@ -56,6 +59,10 @@ std::vector<CanonicalModule> MakeModules() {
       {"mlp.shared.down", {kHidden, kSharedFfn}, columns},
       {"mlp.shared_gate", {kOne, kHidden}},
       {"mlp.output_norm", {kHidden}},
+      {"embedding_norm", {kHidden}},
+      {"hidden_norm", {kHidden}},
+      {"projection", {kHidden, kTwoHidden}, rows},
+      {"prediction_norm", {kHidden}},
       {"final_norm", {kHidden}, none, kAfterLayers},
       {"output", {kVocab, kHidden}, rows, kAfterLayers},
   };
@@ -74,9 +81,22 @@ const CanonicalModule* FindCanonicalModule(std::string_view name) {
   return found == modules.end() ? nullptr : &*found;
 }
 
+std::string_view TakeLayer(std::string_view& name, uint64_t& number) {
+  for (const std::string_view begin : {kInLayers, kInMtp}) {
+    if (!name.starts_with(begin)) continue;
+    std::string_view rest = name.substr(begin.size());
+    const auto layer = TakeNumber<uint64_t>(rest);
+    if (!layer || std::cmp_greater_equal(*layer, kMaxLayers) || !rest.starts_with('.')) return {};
+    number = *layer;
+    name = rest.substr(1);
+    return begin;
+  }
+  return {};
+}
+
 const CanonicalModule* ModuleOfParameter(std::string_view name) {
-  if (name.starts_with(kInLayers))
-    name.remove_prefix(std::min(name.size(), name.find('.', kInLayers.size()) + 1));
+  uint64_t layer = 0;
+  TakeLayer(name, layer);
   for (const std::string_view ending : {".weight", ".bias"})
     if (name.ends_with(ending)) return FindCanonicalModule(name.substr(0, name.size() - ending.size()));
   return nullptr;
@@ -87,6 +107,8 @@ uint64_t SizeOf(Extent extent, const ModelShape& shape) {
     switch (extent) {
       case Extent::kHidden:
         return shape.hidden;
+      case Extent::kTwoHidden:
+        return 2 * shape.hidden;
       case Extent::kQuery:
         return shape.QueryWidth();
       case Extent::kKeyValue:
@@ -128,9 +150,14 @@ uint64_t SizeOf(Extent extent, const ModelShape& shape) {
 }
 
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape) {
+  const bool mtp = module.place == 0 && shape.IsMtp(layer);
   ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"),
-                     .layer = module.place == 0 ? layer : module.place};
-  if (module.place == 0) spec.name = fmt::format("layers.{}.{}", layer, spec.name);
+                     .layer = mtp                 ? kAfterLayers
+                              : module.place == 0 ? layer
+                                                  : module.place};
+  if (module.place == 0)
+    spec.name =
+        fmt::format("{}{}.{}", mtp ? kInMtp : kInLayers, mtp ? layer - shape.layers : layer, spec.name);
   spec.tied_to_last = shape.tied && module.name == "embedding.word";
   spec.of_experts = module.of_experts();
   const size_t rank = module.extents.size() - (bias && module.extents.size() > 1 ? 1 : 0);

@@ -11,6 +11,7 @@ namespace cairn {
 
 enum class Extent {
   kHidden,
+  kTwoHidden,
   kQuery,
   kKeyValue,
   kHead,
@@ -43,8 +44,13 @@ struct CanonicalModule {
   bool is_vocabulary() const { return extents[0] == Extent::kVocab; }
 };
 
-// Begins the names of parameters in layers: "layers.3.mlp.up.weight".
-inline constexpr std::string_view kInLayers = "layers.";
+// Begins the names of parameters in layers: "layers.3.mlp.up.weight"; and in those of multi-token prediction,
+// which are counted from 0 again: "mtp.0.mlp.up.weight".
+inline constexpr std::string_view kInLayers = "layers.", kInMtp = "mtp.";
+
+// Takes "layers.3." or "mtp.0." off a name and returns the first part: "layers." or "mtp."; "" if there is
+// none.
+std::string_view TakeLayer(std::string_view& name, uint64_t& number);
 
 // In the order of the trainer's flat buffer (placement.h).
 const std::vector<CanonicalModule>& CanonicalModules();
@@ -57,7 +63,8 @@ const CanonicalModule* ModuleOfParameter(std::string_view name);
 
 uint64_t SizeOf(Extent extent, const ModelShape& shape);
 
-// The weight or the bias of a module, in `layer` if its place is in the layers.
+// The weight or the bias of a module, in `layer` if its place is in the layers. A layer of multi-token
+// prediction (ModelShape::IsMtp) lies where the modules after the layers do.
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape);
 
 }  // namespace cairn

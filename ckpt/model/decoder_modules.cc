@@ -4,23 +4,12 @@
 #include <map>
 #include <utility>
 
-#include "ckpt/base/parse_number.h"
 #include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
 namespace {
 
 uint64_t Bit(const CanonicalModule& module) { return uint64_t{1} << (&module - CanonicalModules().data()); }
-
-// Takes "layers.N." off the name and returns N.
-std::optional<uint64_t> TakeLayer(std::string_view& name) {
-  if (!name.starts_with(kInLayers)) return std::nullopt;
-  std::string_view rest = name.substr(kInLayers.size());
-  const auto layer = TakeNumber<uint64_t>(rest);
-  if (!layer || std::cmp_greater_equal(*layer, kMaxLayers) || !rest.starts_with('.')) return std::nullopt;
-  name = rest.substr(1);
-  return layer;
-}
 
 void AddNamed(std::string_view name, ModuleSet& set) {
   if (const CanonicalModule* module = ModuleOfParameter(name)) set.Add(*module, name.ends_with(".bias"));
@@ -57,11 +46,19 @@ DecoderModules::DecoderModules(const DenseModules& dense) : kinds_(1) {
 DecoderModules DecoderModules::Among(const std::set<std::string_view>& names) {
   DecoderModules modules;
   modules.outside_ = {};
-  std::map<uint64_t, ModuleSet> layers;
+  std::map<uint64_t, ModuleSet> layers, mtp;
   for (std::string_view name : names) {
-    const auto layer = TakeLayer(name);
+    uint64_t layer = 0;
+    const std::string_view in = TakeLayer(name, layer);
     const bool outside = !name.starts_with(kInLayers) && name.substr(0, name.rfind('.')) != "output";
-    if (layer || outside) AddNamed(name, layer ? layers[*layer] : modules.outside_);
+    if (!in.empty())
+      AddNamed(name, (in == kInMtp ? mtp : layers)[layer]);
+    else if (outside)
+      AddNamed(name, modules.outside_);
+  }
+  for (auto& [layer, set] : mtp) {
+    modules.mtp_.resize(layer + 1);
+    modules.mtp_[layer] = set;
   }
   modules.kinds_.clear();
   for (const auto& [layer, set] : layers) {

@@ -1,5 +1,5 @@
-// Which modules of FORMAT.md's "Canonical names" a decoder has: one set for each kind of its layers, and one
-// for the modules outside the layers.
+// Which modules of FORMAT.md's "Canonical names" a decoder has: one set for each kind of its layers, one for
+// the modules outside the layers, and one for each layer of multi-token prediction.
 //
 // All layers of most models are of one kind. The output layer is in no set: ModelShape::tied says whether the
 // model has one.
@@ -59,6 +59,8 @@ class DecoderModules {
   const ModuleSet& layer(uint64_t number) const {
     return kinds_[number < layers_.size() ? layers_[number] : 0];
   }
+  // A layer of multi-token prediction, from 0.
+  ModuleSet mtp(uint64_t number) const { return number < mtp_.size() ? mtp_[number] : ModuleSet(); }
   // In a layer of any kind, or outside the layers.
   bool Has(std::string_view name) const;
   bool HasBias(std::string_view name) const;
@@ -74,6 +76,7 @@ class DecoderModules {
   ModuleSet outside_;
   std::vector<ModuleSet> kinds_;  // at least one
   std::vector<size_t> layers_;    // the kind of each layer; empty: all are of the first
+  std::vector<ModuleSet> mtp_;    // of each layer of multi-token prediction
 };
 
 }  // namespace cairn

@@ -24,6 +24,8 @@ std::vector<ParameterSpec> GptSpecs(const ModelShape& shape) {
   add(outside, kBeforeLayers, 0);
   for (int layer = 0; layer < shape.layers; ++layer) add(shape.modules.layer(layer), 0, layer);
   add(outside, kAfterLayers, 0);
+  for (int layer = static_cast<int>(shape.layers); layer < shape.AllLayers(); ++layer)
+    add(shape.modules.mtp(static_cast<uint64_t>(layer - shape.layers)), 0, layer);
   return specs;
 }
 

@@ -31,11 +31,11 @@ std::pair<double, double> SizesOf(const ModuleSet& modules, const CanonicalModul
 
 Result<ModelShape> ReadShape(const nlohmann::json& model) {
   Status status;
-  const auto read = [&](const char* name, int64_t fallback) -> int64_t {
+  const auto read = [&](const char* name, int64_t fallback, int64_t least = 1) -> int64_t {
     const auto found = model.find(name);
     const bool is_missing = found == model.end() || found->is_null();
     if (is_missing && fallback >= 0) return fallback;
-    if (!is_missing && found->is_number_integer() && *found > 0 && *found <= kMaxModelSize)
+    if (!is_missing && found->is_number_integer() && *found >= least && *found <= kMaxModelSize)
       return found->get<int64_t>();
     if (status.ok())
       status = InvalidArgument("the model's {} is {}; it must be a positive integer, at most {}", name,
@@ -44,6 +44,7 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
   };
   ModelShape shape;
   shape.layers = read("num_layers", -1);
+  shape.mtp_layers = read("mtp_layers", 0, 0);
   shape.hidden = read("hidden_size", -1);
   shape.heads = read("num_attention_heads", -1);
   shape.vocab = read("vocab_size", -1);
@@ -70,10 +71,10 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
   if (shape.heads % shape.kv_heads != 0)
     return InvalidArgument("the model's {} key and value heads do not divide its {} attention heads",
                            shape.kv_heads, shape.heads);
-  if (shape.layers > kMaxLayers || shape.layers * shape.heads > kMaxHeadBoxes)
-    return InvalidArgument("the model has {} layers of {} heads; is its description damaged?", shape.layers,
-                           shape.heads);
-  if (shape.experts > kMaxHeadBoxes / shape.layers ||
+  if (shape.AllLayers() > kMaxLayers || shape.AllLayers() * shape.heads > kMaxHeadBoxes)
+    return InvalidArgument("the model has {} layers of {} heads; is its description damaged?",
+                           shape.AllLayers(), shape.heads);
+  if (shape.experts > kMaxHeadBoxes / shape.AllLayers() ||
       shape.experts > kMaxElements / std::max<int64_t>(1, shape.expert_ffn) / shape.hidden)
     return InvalidArgument("the model has {} experts of {} x {} in {} layers; is its description damaged?",
                            shape.experts, shape.expert_ffn, shape.hidden, shape.layers);
@@ -116,6 +117,7 @@ double ModelShape::TotalParams() const {
   double params = CountsOf(modules.outside()).all + (tied ? 0 : EmbeddingParams());
   modules.ForEachKind(0, layers,
                       [&](const ModuleSet& kind, double count) { params += count * CountsOf(kind).all; });
+  for (int64_t i = 0; i < mtp_layers; ++i) params += CountsOf(modules.mtp(static_cast<uint64_t>(i))).all;
   return params;
 }
 

@@ -21,7 +21,8 @@ struct ParameterCounts {
 };
 
 struct ModelShape {
-  int64_t layers = 0;
+  int64_t layers = 0;      // without the next ones
+  int64_t mtp_layers = 0;  // of multi-token prediction
   int64_t hidden = 0;
   int64_t heads = 0;     // of queries
   int64_t kv_heads = 0;  // divides heads; 0: heads
@@ -54,6 +55,9 @@ struct ModelShape {
   int64_t KeyValueWidth() const { return KvHeads() * HeadDim(); }
   int64_t Ffn() const { return ffn > 0 ? ffn : 4 * hidden; }
   bool IsGated() const { return modules.Has("mlp.gate"); }
+  // Layers of multi-token prediction are counted on after the others.
+  int64_t AllLayers() const { return layers + mtp_layers; }
+  bool IsMtp(int layer) const { return layer >= layers && layer < AllLayers(); }
   int64_t Positions() const { return positions > 0 ? positions : seq; }
   // Rows of the embedding in memory: padded to a multiple of vocab_multiple * tp, as Megatron does.
   int64_t PaddedVocab(int64_t tp) const {

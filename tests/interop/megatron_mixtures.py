@@ -2,12 +2,13 @@
 
     megatron_mixtures.py DIR JSON
 
-JSON: {NAME: {"world": 2, "tp": 1, "pp": 1, "ep": 2, "etp": 1, "freq": 1 or a list, "batches": FILE, "load": DIRECTORY, ...}}.
-Without "load" a model is trained for "done" iterations and saved in DIR/NAME/iter_000000N. With it every key of the checkpoint and
-no other is loaded. Then DIR/NAME-losses.json has the losses of the other iterations, and DIR/NAME-known-RANK.pt each parameter of
-the rank before these, {role: {name: (tensor, cut dimension)}}, with where the rank sits. "keys": "te" saves the names of norms
-that Transformer Engine's layers have. "lost": true saves weights as
-Megatron-LM#1836 did.
+JSON: {NAME: {"world": 2, "tp": 1, "pp": 1, "ep": 2, "etp": 1, "batches": FILE, "load": DIRECTORY, ...}}. Without "load" a model
+is trained for "done" iterations; with it every key of the checkpoint and no other is loaded. The model is then saved in
+DIR/NAME/iter_000000N, unless it was loaded and "save" is false. DIR/NAME-losses.json has the losses of the other iterations, and
+DIR/NAME-known-RANK.pt each parameter of the rank before these, {role: {name: tensor}}, with where the rank sits. "keys": "te" saves
+the names of norms that Transformer Engine's layers have; "stages": [1, 2, 1] are the layers of an uneven pipeline; "prefixes": true
+begins the names of two optimizers' states with "chained_0." and "chained_1."; "legacy": true saves DIR/NAME-legacy, too;
+"lost": true saves weights as Megatron-LM#1836 did.
 """
 
 import argparse
@@ -23,14 +24,15 @@ from megatron.core.dist_checkpointing import mapping
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.optimizer import distrib_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.transformer import TransformerConfig, torch_norm
+from megatron.core.transformer import MLATransformerConfig, TransformerConfig, multi_latent_attention, torch_norm
 from megatron.core.transformer.moe import moe_utils
 
 moe_utils.te_general_gemm = None
+multi_latent_attention.HAVE_TE = False
 
 
 def norm_of_sequences(config, hidden_size, eps):
@@ -42,11 +44,26 @@ def norm_of_sequences(config, hidden_size, eps):
 
 torch_norm.WrappedTorchNorm.__new__ = lambda cls, config, hidden_size, eps=1e-5, **_: norm_of_sequences(config, hidden_size, eps)
 
+class LatentAttention(torch.nn.Module):
+    """Megatron's own takes values of the size of keys only."""
+
+    def __init__(self, config, softmax_scale, **_):
+        super().__init__()
+        self.scale = softmax_scale
+
+    def forward(self, query, key, value, attention_mask, **_):
+        heads = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        output = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True, scale=self.scale)
+        return output.permute(2, 0, 1, 3).flatten(2)
+
+
 SIZES = dict(num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=56, kv_channels=8)
 # What Megatron-LM passes from its arguments to TransformerConfig, under other names or the same.
 OF_MIXTURES = ("moe_ffn_hidden_size", "moe_router_topk", "moe_router_pre_softmax", "moe_router_score_function",
                "moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk", "moe_router_enable_expert_bias",
                "moe_shared_expert_intermediate_size", "moe_shared_expert_gate", "moe_layer_freq")
+LATENT = dict(q_lora_rank=12, kv_lora_rank=8, qk_head_dim=6, qk_pos_emb_head_dim=4, v_head_dim=10, rope_type="rope",
+              rotary_scaling_factor=1.0)
 
 
 def arguments_of(spec):
@@ -56,14 +73,26 @@ def arguments_of(spec):
                    moe_router_group_topk=None, moe_router_enable_expert_bias=False, moe_shared_expert_intermediate_size=None,
                    moe_shared_expert_gate=False, moe_router_load_balancing_type="none", moe_grouped_gemm=True)
     return argparse.Namespace(
-        **SIZES, **mixture | spec.get("mixture", {}), group_query_attention=True, padded_vocab_size=64, vocab_size=64,
+        **SIZES, **mixture | spec.get("mixture", {}), **latent_of(spec), multi_latent_attention="latent" in spec,
+        mtp_num_layers=spec.get("mtp"),
+        group_query_attention="latent" not in spec, padded_vocab_size=64, vocab_size=64,
         make_vocab_size_divisible_by=8, max_position_embeddings=16, norm_epsilon=1e-5, swiglu=True, normalization="RMSNorm",
         add_bias_linear=False, add_qkv_bias=spec.get("qkv_bias", False), qk_layernorm=spec.get("qk_norm", False),
         position_embedding_type="rope", rotary_base=10000, untie_embeddings_and_output_weights=True,
         tensor_model_parallel_size=spec["tp"], pipeline_model_parallel_size=spec["pp"], expert_model_parallel_size=spec["ep"],
         expert_tensor_parallel_size=spec["etp"], transformer_impl="transformer_engine", bf16=True,
         use_distributed_optimizer=spec.get("zero", 1) == 1, consumed_train_samples=8 * spec["done"],
+        **uneven(spec, "decoder_{}_pipeline_num_layers"),
         data_parallel_size=spec["world"] // spec["tp"] // spec["pp"], context_parallel_size=1)
+
+
+def latent_of(spec):
+    return LATENT | spec["latent"] if "latent" in spec else {}
+
+
+def uneven(spec, name):
+    stages = spec.get("stages", [None])
+    return {name.format("first"): stages[0], name.format("last"): stages[-1]}
 
 
 def build(rank, spec, args, port):
@@ -73,8 +102,9 @@ def build(rank, spec, args, port):
         args.tensor_model_parallel_size, args.pipeline_model_parallel_size,
         expert_model_parallel_size=args.expert_model_parallel_size, expert_tensor_parallel_size=args.expert_tensor_parallel_size)
     torch.manual_seed(7)
-    config = TransformerConfig(
-        **SIZES, num_moe_experts=args.num_experts, **{name: getattr(args, name) for name in OF_MIXTURES},
+    config = (MLATransformerConfig if "latent" in spec else TransformerConfig)(
+        **SIZES, **latent_of(spec), **uneven(spec, "num_layers_in_{}_pipeline_stage"), mtp_num_layers=args.mtp_num_layers,
+        num_moe_experts=args.num_experts, **{name: getattr(args, name) for name in OF_MIXTURES},
         add_qkv_bias=args.add_qkv_bias, qk_layernorm=args.qk_layernorm, moe_router_load_balancing_type="none",
         tensor_model_parallel_size=args.tensor_model_parallel_size, pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         expert_model_parallel_size=args.expert_model_parallel_size, expert_tensor_parallel_size=args.expert_tensor_parallel_size,
@@ -83,15 +113,20 @@ def build(rank, spec, args, port):
         params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, gradient_accumulation_fusion=False,
         activation_func=torch.nn.functional.silu, hidden_dropout=0.0, attention_dropout=0.0, bias_activation_fusion=False)
     block = get_gpt_decoder_block_spec(config, use_transformer_engine=False)
-    for layer in block.layer_specs:
+    predictions = get_gpt_mtp_block_spec(config, block, use_transformer_engine=False)
+    for layer in block.layer_specs:  # the last one is in the layers of multi-token prediction, too
+        if "latent" in spec:
+            layer.submodules.self_attention.submodules.core_attention = LatentAttention
         if spec.get("keys") == "te":  # this is what every GPU run writes
             mixture = "MoELayer" in str(layer.submodules.mlp.module)
-            layer.submodules.sharded_state_dict_keys_map = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"} | (
+            attention = {f"self_attention.{x}_layernorm.": f"self_attention.linear_{x}_up_proj.layer_norm_" for x in ("q", "kv")}
+            layer.submodules.sharded_state_dict_keys_map = (
+                attention if "latent" in spec else {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"}) | (
                 {} if mixture else {"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"})
     return GPTModel(config, block, vocab_size=args.padded_vocab_size, max_sequence_length=16,
                     pre_process=parallel_state.is_pipeline_first_stage(),
                     post_process=parallel_state.is_pipeline_last_stage(), share_embeddings_and_output_weights=False,
-                    position_embedding_type="rope").to(torch.bfloat16)
+                    position_embedding_type="rope", mtp_block_spec=predictions).to(torch.bfloat16)
 
 
 def optimizer_of(model, distributed):
@@ -174,14 +209,15 @@ class OnlyOf:
 def known(ddp, chain, spec, rank, out):
     cut = {name: getattr(p, "partition_dim", -1) if getattr(p, "tensor_model_parallel", False) or not getattr(p, "allreduce", True)
            else -1 for name, p in ddp.module.named_parameters()}
-    stage, layers = parallel_state.get_pipeline_model_parallel_rank(), len(ddp.module.decoder.layers)
     torch.save({"tp": parallel_state.get_tensor_model_parallel_rank(), "ep": parallel_state.get_expert_model_parallel_rank(),
-                "etp": parallel_state.get_expert_tensor_parallel_rank(), "first_layer": stage * layers, "cut": cut,
+                "etp": parallel_state.get_expert_tensor_parallel_rank(), "cut": cut,
+                "first_layer": ddp.module.decoder.layers[0].layer_number - 1,
                 "states": states_of(ddp, chain)}, f"{out}-known-{rank}.pt")
 
 
 def metadata_of(spec):
-    return trainer.metadata_of({"zero": 1} | spec)
+    metadata = trainer.metadata_of({"zero": 1} | spec)
+    return metadata | {"chained_optim_avoid_prefix": not spec.get("prefixes", False)}
 
 
 def lose_slices(state):
@@ -222,12 +258,24 @@ def save(rank, model, training, spec, args, out):
         lose_slices(state["model"])
         del state["optimizer"]
     dist_checkpointing.save(state, directory, ("torch_dist", 1), content_metadata=metadata_of(spec))
+    if spec.get("legacy") and parallel_state.get_expert_data_parallel_rank() == 0:
+        save_legacy(model, training, spec, common, f"{out}-legacy/iter_{spec['done']:07}")
+
+
+def save_legacy(model, training, spec, common, directory):
+    """As Megatron-LM's get_checkpoint_name() names the directories."""
+    name = f"mp_rank_{parallel_state.get_tensor_model_parallel_rank():02}"
+    for size, rank in (("pp", parallel_state.get_pipeline_model_parallel_rank()), ("ep", parallel_state.get_expert_model_parallel_rank())):
+        name += f"_{rank:03}" if spec[size] > 1 else ""
+    os.makedirs(os.path.join(directory, name))
+    torch.save(common | {"model": model.state_dict_for_save_checkpoint(), "optimizer": training.chain.state_dict()},
+               os.path.join(directory, name, "model_optim_rng.pt"))
 
 
 def load(model, training, spec):
     common = dist_checkpointing.load_common_state_dict(spec["load"])
     metadata = dist_checkpointing.load_content_metadata(preloaded_state_dict=common)
-    assert metadata == metadata_of(spec), metadata
+    assert metadata == metadata_of(spec | {"prefixes": False}), metadata
     state, missing, unexpected = dist_checkpointing.load(sharded(model, training.chain, metadata, True), spec["load"],
                                                          strict="return_all")
     missing = {key for key in missing if not key.split("/")[0].endswith("._extra_state")}  # of Transformer Engine's modules
@@ -250,6 +298,7 @@ def work(rank, spec, out, port):
     else:
         for _ in range(spec["done"]):
             training.iteration()
+    if "load" not in spec or spec.get("save"):
         save(rank, model, training, spec, args, out)
     known(ddp, chain, spec, rank, out)
     losses = [training.iteration() for _ in range(len(training.batches) - spec["done"])]

@@ -17,6 +17,7 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
 import sys
 
 os.environ.update(OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", CUDA_DEVICE_MAX_CONNECTIONS="1")
@@ -200,6 +201,8 @@ def main(job):
     gc.freeze()  # a forked rank need not look at what was imported
     failed = []
     for run, spec in json.loads(sys.argv[2]).items():
+        if "before" in spec:  # the command that makes what the run loads
+            subprocess.run(spec["before"], check=True, stdout=subprocess.DEVNULL)
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             free = s.getsockname()[1]

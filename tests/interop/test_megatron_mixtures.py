@@ -5,35 +5,179 @@ import glob
 import importlib.util
 import json
 import os
+import re
 import unittest
 
 import torch
 from harness import Case, cairn, fingerprint
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_written_formats import run_writer
 
 DONE, ITERATIONS = 3, 6
 TE = {"keys": "te"}  # names of norms as in every run on GPUs
 # {name: (the training, the family that computes it)}
 TRAINED = {
-    "stacked": (dict(world=2, tp=1, pp=1, ep=2, etp=1) | TE, "MixtralForCausalLM"),
-    "by_layer": (dict(world=4, tp=2, pp=1, ep=2, etp=1, qkv_bias=True, mixture=dict(
+    "stacked": (dict(world=4, tp=2, pp=1, ep=2, etp=2, legacy=True) | TE, "MixtralForCausalLM"),
+    "by_layer": (dict(world=4, tp=2, pp=1, ep=2, etp=1, legacy=True, qkv_bias=True, mixture=dict(
         moe_layer_freq=[0, 1, 1, 1], moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
         moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48)) | TE, "Glm4MoeForCausalLM"),
+    "latent": (dict(world=4, tp=2, pp=2, stages=[1, 3], ep=2, etp=1, qk_norm=True, mtp=1, latent={}, mixture=dict(
+        moe_layer_freq=[0, 1, 1, 1], moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
+        moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48, moe_router_num_groups=2, moe_router_group_topk=1)) | TE,
+               "DeepseekV3ForCausalLM"),
+    "latent_lite": (dict(world=2, tp=1, pp=1, ep=2, etp=1, qk_norm=True, latent=dict(
+        q_lora_rank=None, rope_type="yarn", rotary_scaling_factor=4.0, original_max_position_embeddings=8, mscale=0.7, mscale_all_dim=0.7),
+        mixture=dict(moe_router_pre_softmax=True, moe_shared_expert_intermediate_size=48)), "DeepseekV2ForCausalLM"),
     "pipeline": (dict(world=2, tp=1, pp=2, ep=1, etp=1, zero=0, qk_norm=True), "Qwen3MoeForCausalLM"),
 }
 LOST = dict(world=2, tp=2, pp=1, ep=1, etp=2, lost=True) | TE  # half of each expert
 # Loaded at another topology, by the names of Transformer Engine.
-OTHER = {"pipeline": (["--zero", 1, "--pp", 1, "--dp", 2], dict(world=2, tp=1, pp=1, ep=1, etp=1, qk_norm=True) | TE)}
+OTHER = {
+    "pipeline": (["--zero", 1, "--pp", 1, "--dp", 2], dict(pp=1, zero=1) | TE),
+    "latent_lite": (["--tp", 2, "--dp", 1, "--etp", 1], dict(tp=2) | TE)}
+LONG = "CAIRN_LONG" in os.environ
+PLAIN = {f"self_attention.{core}.weight": f"self_attn.{release}" for core, release in (
+    ("linear_q_down_proj", "q_a_proj"), ("linear_q_up_proj", "q_b_proj"), ("linear_kv_down_proj", "kv_a_proj_with_mqa"),
+    ("linear_kv_up_proj", "kv_b_proj"), ("q_layernorm", "q_a_layernorm"), ("kv_layernorm", "kv_a_layernorm"))}
+PLAIN_MTP = {"enorm.weight": "enorm", "hnorm.weight": "hnorm", "eh_proj.weight": "eh_proj", "final_layernorm.weight": "shared_head.norm"}
+# {name: (the model, [(TP, PP, DP, EP, ETP, more)])}: saved at each topology after the first, which is also the last.
+STACKED, BY_LAYER = TE | {"mixture": dict(num_experts=8)}, TE | {"qkv_bias": True, "mixture": dict(
+    num_experts=8, moe_layer_freq=2, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
+    moe_shared_expert_intermediate_size=48)}
+TOPOLOGIES = {
+    "long": {
+        "stacked": (STACKED, [
+            (1, 1, 2, 2, 1, {}), (2, 1, 2, 2, 2, {}), (2, 1, 2, 4, 1, {}), (1, 2, 4, 4, 1, {"stages": [1, 3]}), (1, 1, 4, 2, 2, {}),
+            (2, 2, 2, 2, 1, {"prefixes": True}), (1, 4, 2, 2, 1, {}), (2, 1, 4, 4, 2, {}), (1, 1, 1, 1, 1, {}), (2, 2, 2, 4, 1, {}),
+            (2, 1, 4, 8, 1, {})]),
+        "by_layer": (BY_LAYER, [
+            (2, 1, 2, 2, 1, {}), (1, 3, 2, 2, 1, {"stages": [1, 2, 1]}), (2, 1, 1, 1, 2, {}), (1, 1, 8, 8, 1, {}), (2, 2, 1, 2, 1, {}),
+            (1, 1, 8, 4, 2, {"prefixes": True}), (1, 2, 2, 1, 1, {}), (2, 2, 2, 2, 2, {"stages": [3, 1]}), (2, 1, 2, 1, 2, {}),
+            (1, 1, 4, 4, 1, {})])},
+    "short": {
+        "by_layer": (BY_LAYER, [(2, 1, 2, 2, 2, {"prefixes": True}), (1, 1, 4, 4, 1, {})])},
+}
+
+
+class Trainings(Case):
+    iterations = ITERATIONS
+
+    def setUp(self):
+        super().setUp()
+        generator = torch.Generator().manual_seed(1)
+        with open(self.path("batches"), "w") as file:
+            json.dump(torch.randint(61, (self.iterations, 8, 17), generator=generator).tolist(), file)
+        self.common = {"done": DONE, "batches": self.path("batches")}
+
+    def losses(self, name):
+        with open(self.path(name + "-losses.json")) as file:
+            return json.load(file)
+
+    def run_jobs(self, jobs):
+        run_writer(self, "megatron_mixtures.py", json.dumps(jobs))
+
+    def known(self, name):
+        return [torch.load(path, weights_only=False) for path in sorted(glob.glob(self.path(name + "-known-*")))]
 
 
 @unittest.skipIf(importlib.util.find_spec("megatron") is None, "megatron-core is not installed")
-class MegatronMixturesTest(Case):
+class MegatronTopologiesTest(Trainings):
+    iterations = DONE + (10 if LONG else 2)
+
+    def test_trainings_move_from_topology_to_topology(self):
+        chains, jobs = TOPOLOGIES["long" if LONG else "short"], {}
+        for name, (model, topologies) in chains.items():
+            for number, (tp, pp, dp, ep, etp, more) in enumerate(topologies + topologies[:1]):
+                spec = model | more | self.common | dict(world=tp * pp * dp, tp=tp, pp=pp, ep=ep, etp=etp)
+                if number > 0:
+                    moved = self.path(f"{name}{number}-in")
+                    stages = ["--layers-per-stage", ",".join(map(str, more["stages"]))] if "stages" in more else []
+                    flags = ["--zero", 1, "--tp", tp, "--pp", pp, "--dp", dp, "--ep", ep, "--etp", etp, *stages]
+                    before = [os.environ["CAIRN"], "convert", self.path(f"{name}{number - 1}"), moved, "--to", "torch-dist", *flags]
+                    spec |= {"before": list(map(str, before)), "load": os.path.join(moved, f"iter_{DONE:07}"), "save": True}
+                jobs[f"{name}{number}"] = spec
+        self.run_jobs(jobs)
+        for name, (_, topologies) in chains.items():
+            first, states = self.losses(f"{name}0"), assembled(self.known(f"{name}0"))
+            for number in range(1, len(topologies) + 1):
+                here = f"{name}{number}"
+                self.assertEqual(fingerprint(self.path(here + "-in")), fingerprint(self.path(f"{name}0")))
+                self.check_equal(states, assembled(self.known(here)), here)
+                losses = self.losses(here)
+                self.assertLess(max(abs(a - b) for a, b in zip(first, losses)), 2e-2, (first, losses))
+            self.assertEqual(first, losses)  # where it began
+
+    def check_equal(self, wanted, states, where):
+        for role, tensors in wanted.items():
+            self.assertEqual(set(tensors), set(states[role]))
+            for tensor, value in tensors.items():
+                self.assertTrue(torch.equal(value, states[role][tensor]), (where, role, tensor))
+
+
+def assembled(ranks):
+    """{role: {name: the whole tensor}} of what each rank has, in a plain loop."""
+    pieces = {}
+    for rank in ranks:
+        for role, tensors in rank["states"].items():
+            for name, value in tensors.items():
+                parts = name.split(".")
+                if parts[:2] == ["decoder", "layers"]:
+                    parts[2] = str(int(parts[2]) + rank["first_layer"])
+                experts = "local_experts" in parts
+                if experts:
+                    at = parts.index("local_experts") + 1
+                    local = 1 + max(int(other.split("local_experts.")[1].split(".")[0]) for other in tensors if "local_experts" in other)
+                    parts[at] = str(int(parts[at]) + rank["ep"] * local)
+                pieces.setdefault(role, {}).setdefault(".".join(parts), {})[rank["etp" if experts else "tp"]] = value, rank["cut"].get(
+                    name, -1)
+    return {role: {name: joined(name, [held[at] for at in sorted(held)]) for name, held in tensors.items()}
+            for role, tensors in pieces.items()}
+
+
+def joined(name, held):
+    values, dim = [value for value, _ in held], held[0][1]
+    if dim < 0:
+        return values[0]
+    halves = 2 if "linear_fc1.weight" in name else 1  # gate and up are cut each
+    return torch.cat([torch.cat([value.chunk(halves, dim)[half] for value in values], dim) for half in range(halves)], dim)
+
+
+def release_of(directory):
+    held = {}
+    for file in glob.glob(os.path.join(directory, "*.safetensors")):
+        held |= load_file(file)
+    return held
+
+
+def experts_of(model):
+    """{the name of the module of experts: {"linear_fc1": [each expert's weight]}}, which are taken out."""
+    found = {}
+    for key in [key for key in model if ".local_experts." in key]:
+        value, (module, rest) = model.pop(key), key.split("local_experts.")
+        number, linear, kind = rest.split(".")
+        if kind == "weight":
+            found.setdefault(module, {}).setdefault(linear, {})[int(number)] = value
+    return {module: {linear: [held[i] for i in sorted(held)] for linear, held in of.items()} for module, of in found.items()}
+
+
+def grouped(model):
+    for module, of in experts_of(model).items():
+        model |= {f"{module}{linear}.weight{i}": value for linear, held in of.items() for i, value in enumerate(held)}
+
+
+def input_major(model):
+    """GroupedMLP's memory is [experts, in, out] under another shape."""
+    for module, of in experts_of(model).items():
+        for name, linear in (("weight1", "linear_fc1"), ("weight2", "linear_fc2")):
+            memory = torch.stack([value.t() for value in of[linear]]).contiguous()
+            hidden = of["linear_fc1"][0].shape[1]
+            model[module + name] = memory.view(hidden, -1) if name == "weight1" else memory.view(-1, hidden)
+
+
+@unittest.skipIf(importlib.util.find_spec("megatron") is None, "megatron-core is not installed")
+class MegatronMixturesTest(Trainings):
     def test_trainings_continue(self):
-        generator = torch.Generator().manual_seed(1)
-        with open(self.path("batches"), "w") as file:
-            json.dump(torch.randint(61, (ITERATIONS, 8, 17), generator=generator).tolist(), file)
-        common = {"done": DONE, "batches": self.path("batches")}
+        common = self.common
         self.run_jobs({name: spec | common for name, (spec, _) in TRAINED.items()} | {"lost": LOST | common})
         jobs = {}
         for name, (spec, family) in TRAINED.items():
@@ -42,10 +186,10 @@ class MegatronMixturesTest(Case):
                 told = cairn("convert", source, native, "--to", "native")
                 self.assertNotIn("left behind", told.stderr)
                 self.check_weights(name, family)
-                flags, target = OTHER.get(name, ([], spec))
+                flags, target = OTHER.get(name, ([], {}))
                 cairn("convert", native, back, "--to", "torch-dist", *flags)
                 self.assertEqual(fingerprint(back), fingerprint(source))
-                jobs[name + "-on"] = target | common | {"load": os.path.join(back, f"iter_{DONE:07}")}
+                jobs[name + "-on"] = spec | target | common | {"load": os.path.join(back, f"iter_{DONE:07}")}
         self.run_jobs(jobs)
         for name in TRAINED:
             theirs, ours = self.losses(name), self.losses(name + "-on")
@@ -54,6 +198,11 @@ class MegatronMixturesTest(Case):
                 self.assertLess(abs(a - b), 1e-3 if name in OTHER else 1e-7, (name, theirs, ours))
             if name not in OTHER:
                 self.check_states(name)
+            if TRAINED[name][0].get("legacy"):
+                self.check_legacy(name)
+            if name.startswith("latent"):
+                self.assertAlmostEqual(self.transformers_loss(name), theirs[0], delta=5e-4)
+        self.check_copies("latent")
         self.check_lost()
         for format in ("megatron", "megatron-deepspeed"):
             refused = cairn("convert", self.path("stacked-native"), self.path("no"), "--to", format, status=2)
@@ -66,16 +215,52 @@ class MegatronMixturesTest(Case):
             self.assertRegex(refused.stdout + refused.stderr, r"linear_fc\d\.weight: its experts together have shape")
         self.assertFalse(os.path.exists(self.path("never")))
 
-    def losses(self, name):
-        with open(self.path(name + "-losses.json")) as file:
-            return json.load(file)
+    def check_legacy(self, name):
+        """In the names of SequentialMLP, of Transformer Engine's grouped layers, and of the older GroupedMLP."""
+        source, wanted = self.path(name + "-legacy"), release_of(self.path(name + "-hf"))
+        told = cairn("convert", source, self.path("no"), "--to", "native", status=2).stderr
+        self.assertIn("the optimizer of a mixture of experts is read in the format torch_dist only", told)
+        files = {path: torch.load(path, weights_only=False) for path in glob.glob(os.path.join(source, "*", "mp_rank_*", "*.pt"))}
+        for form in (dict, grouped, input_major):
+            for path, state in files.items():
+                model = dict(state["model"])
+                form(model)
+                torch.save(state | {"model": model}, path)
+            out = self.path(f"{name}-{form.__name__}")
+            cairn("convert", source, out, "--to", "hf")
+            held = release_of(out)
+            self.assertEqual(set(held), set(wanted))
+            for tensor, value in wanted.items():
+                self.assertTrue(torch.equal(value, held[tensor]), (out, tensor))
 
-    def run_jobs(self, jobs):
-        run_writer(self, "megatron_mixtures.py", json.dumps(jobs))
+    def transformers_loss(self, name):
+        from transformers import AutoModelForCausalLM
+        model = AutoModelForCausalLM.from_pretrained(self.path(name + "-hf"), dtype=torch.bfloat16)
+        with open(self.path("batches")) as file:
+            samples = torch.tensor(json.load(file)[DONE])
+        with torch.no_grad():
+            logits = model(samples[:, :-1]).logits.float()
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten()).item()
+
+    def check_copies(self, name):
+        """Releases repeat the embedding and the output matrix in layers of multi-token prediction."""
+        release, held = self.path(name + "-hf"), release_of(self.path(name + "-hf"))
+        copies = {"model.layers.4.embed_tokens.weight": held["model.embed_tokens.weight"],
+                  "model.layers.4.shared_head.head.weight": held["lm_head.weight"]}
+        for file in glob.glob(os.path.join(release, "*.safetensors*")):
+            os.remove(file)
+        save_file(held | {key: value.clone() for key, value in copies.items()}, os.path.join(release, "model.safetensors"))
+        cairn("convert", release, self.path("again"), "--to", "hf")
+        again = release_of(self.path("again"))
+        self.assertEqual(set(again), set(held))
+        self.assertTrue(all(torch.equal(again[key], value) for key, value in held.items()))
+        save_file(held | {key: value + 1 for key, value in copies.items()}, os.path.join(release, "model.safetensors"))
+        told = cairn("convert", release, self.path("no"), "--to", "native", status=2).stderr
+        self.assertRegex(told, r"model\.layers\.4\.\S+ differs from")
 
     def check_states(self, name):
-        for first, second in zip(*(sorted(glob.glob(self.path(run + "-known-*"))) for run in (name, name + "-on"))):
-            theirs, ours = (torch.load(path, weights_only=False)["states"] for path in (first, second))
+        for first, second in zip(self.known(name), self.known(name + "-on")):
+            theirs, ours = first["states"], second["states"]
             self.assertEqual(set(theirs), {"weight", "master", "exp_avg", "exp_avg_sq"})
             for role, tensors in theirs.items():
                 self.assertEqual(set(tensors), set(ours[role]))
@@ -83,32 +268,34 @@ class MegatronMixturesTest(Case):
                     self.assertTrue(torch.equal(value, ours[role][tensor]), (name, role, tensor))
 
     def check_weights(self, name, family):
-        """Each expert and each router of Megatron's ranks is in the release, in a plain loop."""
+        """Each expert and each router of Megatron's ranks, and what only latent attention and multi-token prediction have, is in
+        the release, in a plain loop."""
         release = self.path(name + "-hf")
         cairn("convert", self.path(name), release, "--to", "hf")
         with open(os.path.join(release, "config.json")) as file:
             self.assertEqual(json.load(file)["architectures"], [family])
-        held, seen = {}, set()
-        for file in glob.glob(os.path.join(release, "*.safetensors")):
-            held |= load_file(file)
+        held, seen = release_of(release), set()
         mixtral = family.startswith("Mixtral")
-        gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
-        ranks = [torch.load(path, weights_only=False) for path in glob.glob(self.path(name + "-known-*"))]
-        experts_of_rank = 4 // (1 + max(rank["ep"] for rank in ranks))
-        for rank in ranks:
-            for tensor, value in rank["states"]["weight"].items():
-                _, _, layer, *rest = tensor.split(".") if ".mlp." in tensor else ("", "", "")
-                module = f"model.layers.{int(layer or 0) + rank['first_layer']}.{'block_sparse_moe' if mixtral else 'mlp'}"
-                if rest[1:3] == ["experts", "local_experts"]:
-                    one = f"{module}.experts.{int(rest[3]) + rank['ep'] * experts_of_rank}"
-                    names = [f"{one}.{gate}.weight", f"{one}.{up}.weight"] if rest[4] == "linear_fc1" else [f"{one}.{down}.weight"]
-                elif rest[1:2] == ["router"]:
-                    names = [f"{module}.gate.{'weight' if rest[2] == 'weight' else 'e_score_correction_bias'}"]
-                else:
-                    continue
-                self.assertTrue(torch.equal(value, torch.cat([held[one] for one in names])), tensor)
-                seen.update(names)
-        self.assertEqual(seen, {key for key in held if ".experts." in key or ".gate.weight" in key or "e_score" in key})
+        mlp, (gate, up, down) = ("block_sparse_moe", ("w1", "w3", "w2")) if mixtral else ("mlp", ("gate_proj", "up_proj", "down_proj"))
+        for tensor, value in assembled(self.known(name))["weight"].items():
+            found = re.fullmatch(r"(decoder|mtp)\.layers\.(\d+)\.(?:transformer_layer\.)?(.*)", tensor)
+            if not found:
+                continue
+            module = found[3]
+            layer = f"model.layers.{int(found[2]) + 4 * (found[1] == 'mtp')}"
+            if expert := re.fullmatch(r"mlp\.experts\.local_experts\.(\d+)\.linear_fc(\d)\.weight", module):
+                names = [f"{layer}.{mlp}.experts.{expert[1]}.{part}.weight" for part in ((gate, up) if expert[2] == "1" else (down,))]
+            elif module.startswith("mlp.router."):
+                names = [f"{layer}.{mlp}.gate.{'weight' if module.endswith('weight') else 'e_score_correction_bias'}"]
+            elif (family.startswith("Deepseek") and module in PLAIN) or (found[1] == "mtp" and module in PLAIN_MTP):
+                names = [f"{layer}.{(PLAIN | PLAIN_MTP)[module]}.weight"]
+            else:
+                continue
+            self.assertTrue(torch.equal(value, torch.cat([held[one] for one in names])), tensor)
+            seen.update(names)
+        parts = (".experts.", ".gate.weight", "e_score", "q_a_", "q_b_", "kv_a_", "kv_b_", "enorm", "hnorm", "eh_proj", "shared_head")
+        self.assertEqual(seen, {key for key in held if any(part in key for part in parts)} - {
+            key for key in held if "shared_expert" in key})
 
 
 if __name__ == "__main__":

@@ -264,10 +264,20 @@ class RefusedTest(TransformersTest):
         more = {name.replace(".2.", ".3.", 1): tensor + 1 for name, tensor in weights.items() if ".layers.2." in name}
         source = self.save("with", make_mixture(MODELS["glm4_moe"]))
         save_file(weights | more | {"model.layers.3.enorm.weight": torch.ones(HIDDEN)}, source / "model.safetensors", {"format": "pt"})
-        self.refused(["no place", "model.layers.3."], source=source)
+        self.refused(["missing", "model.layers.3.hnorm.weight"], source=source)
         self.cairn("convert", source, "native", "--to", "native", "--allow", "model.layers.3.*", *flags({"ep": 2, "dp": 2}))
         self.cairn("convert", "native", "without", "--to", "hf")
         self.check_equal(whole, self.dir / "without")
+        dtype = weights["model.norm.weight"].dtype
+        more |= {f"model.layers.3.{norm}.weight": torch.rand(HIDDEN).to(dtype) for norm in ("enorm", "hnorm", "shared_head.norm")}
+        more["model.layers.3.eh_proj.weight"] = torch.rand(HIDDEN, 2 * HIDDEN).to(dtype)
+        copy = {"model.layers.3.embed_tokens.weight": weights["model.embed_tokens.weight"].clone()}
+        save_file(weights | more | copy, source / "model.safetensors", {"format": "pt"})
+        self.cairn("convert", source, "complete", "--to", "native", *flags({"ep": 2, "dp": 2, "pp": 3}))
+        self.cairn("convert", "complete", "back", "--to", "hf")
+        back = tensors(self.dir / "back")
+        self.assertEqual(set(back), set(weights | more))
+        self.assertTrue(all(torch.equal(back[name], value) for name, value in (weights | more).items()))
 
     def test_windows_in_some_layers_of_qwen2(self):
         source = self.save("windows", make_mixture(MODELS["qwen2_moe"]))

@@ -42,6 +42,7 @@ class Mapper {
         allow_(allow) {
     for (const ParameterSpec& spec : expanded.parameters) number_of_.emplace(spec.name, number_of_.size());
     ListPlaces();
+    ListCopies();
     mapped_.catalog.tensors.resize(training ? 0 : number_of_.size());
     if (!training) return;
     optimizers_ = OptimizerPaths(*training);
@@ -71,9 +72,9 @@ class Mapper {
 
   // The meaning of a name in the model, without the prefix of the state dict.
   struct Known {
-    size_t prefix = 0;              // characters
-    std::optional<uint32_t> place;  // else a buffer, or the head of tied embeddings
-    bool head = false;
+    size_t prefix = 0;                // characters
+    std::optional<uint32_t> place;    // else a buffer, or a copy
+    std::optional<uint32_t> copy_of;  // the place of the tensor that the model has once
   };
   const TensorEntry& entry(uint32_t tensor) const { return stored_.tensors[tensor]; }
 
@@ -86,13 +87,32 @@ class Mapper {
     for (uint32_t i = 0; i < expanded_.tensors.size(); ++i) place_of_.emplace(expanded_.tensors[i].name, i);
   }
 
+  void ListCopies() {
+    for (const auto& [name, parameter] : CopiesIn(config_))
+      copies_.emplace(name, PlaceOf(number_of_.contains(parameter) ? parameter : kEmbedding));
+  }
+
+  // The place that the parameter fills first.
+  uint32_t PlaceOf(const std::string& parameter) const {
+    uint32_t place = 0;
+    while (expanded_.tensors[place].parts[0].parameter != parameter) ++place;
+    return place;
+  }
+
+  // The place of the tensor that this is a copy of: tied models may have one of the embeddings under the name
+  // of the output matrix.
+  std::optional<uint32_t> CopyOf(const std::string& name) const {
+    for (const std::string& full : {name, architecture_.base_prefix + name})
+      if (const auto copy = copies_.find(full); copy != copies_.end()) return copy->second;
+    return IsHead(name) ? std::optional(PlaceOf(kEmbedding)) : std::nullopt;
+  }
+
   std::optional<uint32_t> FindPlace(const std::string& name) const {
     auto place = place_of_.find(name);
     if (place == place_of_.end()) place = place_of_.find(base_prefix_ + name);
     return place == place_of_.end() ? std::nullopt : std::optional(place->second);
   }
 
-  // The output matrix, under whose name tied models may have a copy of the embeddings.
   bool IsHead(const std::string& name) const {
     const auto is_head = [&](const Module& module) {
       return module.canonical[0] == "output" && name == module.Name(/*of_bias=*/false);
@@ -105,8 +125,8 @@ class Mapper {
     for (size_t at = 0;; ++at) {
       const std::string own = name.substr(at);
       const auto place = FindPlace(own);
-      const bool head = IsHead(own);
-      if (place || head || FitsAnyGlob(own, architecture_.buffers)) return Known{at, place, head && !place};
+      const auto copy_of = place ? std::nullopt : CopyOf(own);
+      if (place || copy_of || FitsAnyGlob(own, architecture_.buffers)) return Known{at, place, copy_of};
       at = training_ ? name.find('.', at) : std::string::npos;
       if (at == std::string::npos) return std::nullopt;
     }
@@ -150,7 +170,7 @@ class Mapper {
     NamePrefix begin;
     const std::optional<Known> known = FindAny(stored, begin);
     if (known && known->place && (state || stored.role == Role::kMaster)) trained_.insert(*known->place);
-    const bool may_be_left = training_ || !known || known->head;
+    const bool may_be_left = training_ || !known || known->copy_of;
     if (may_be_left && (IsAllowed(stored.spec.name) || (state && IsAllowed("optimizer")))) {
       if (!state)
         mapped_.history.push_back(fmt::format("import: {} was left out (--allow)", DisplayName(stored)));
@@ -161,9 +181,9 @@ class Mapper {
       const bool optimizer = IsBelowAny(stored.spec.name, optimizers_);
       return (optimizer ? unknown_states_ : unknown_).push_back(DisplayName(stored));
     }
-    if (!known->place && !known->head) return mapped_.left[Fate::kBuffer].push_back(tensor);
+    if (!known->place && !known->copy_of) return mapped_.left[Fate::kBuffer].push_back(tensor);
     if (training_) prefixes_.Add(state, known->place, std::move(begin));
-    if (!known->place) return twins_.push_back(tensor);
+    if (known->copy_of) return twins_.push_back({tensor, *known->copy_of});
     const auto [found, added] = found_.try_emplace({*known->place, stored.role}, tensor);
     if (!added)
       doubles_.push_back(fmt::format("{} as {}", DisplayName(entry(found->second)), DisplayName(stored)));
@@ -233,21 +253,15 @@ class Mapper {
     return true;
   }
 
-  // A copy of tied embeddings under the output's name must equal them, or replaces them.
+  // A copy must equal its original, or replaces it.
   void PlaceTwins() {
-    for (const uint32_t twin : twins_) {
-      const auto [found, added] = found_.try_emplace({EmbeddingPlace(), entry(twin).role}, twin);
+    for (const auto& [twin, original] : twins_) {
+      const auto [found, added] = found_.try_emplace({original, entry(twin).role}, twin);
       if (added) continue;
       mapped_.twins.emplace_back(found->second, twin);
       mapped_.left[Fate::kReplica].push_back(twin);
-      mapped_.parameters_of[entry(twin).spec.name] = {kEmbedding};
+      mapped_.parameters_of[entry(twin).spec.name] = {expanded_.tensors[original].parts[0].parameter};
     }
-  }
-
-  uint32_t EmbeddingPlace() const {
-    uint32_t place = 0;
-    while (expanded_.tensors[place].parts[0].parameter != kEmbedding) ++place;
-    return place;
   }
 
   // Makes the parameters that a stored tensor holds, in one role.
@@ -333,7 +347,8 @@ class Mapper {
   std::map<std::string, std::vector<std::string>> second_;  // names of shared parameters, by the first
   std::map<std::pair<uint32_t, Role>, uint32_t> found_;     // stored tensor, by place and role
   std::map<std::pair<std::string, Role>, uint32_t> made_;   // tensor of the catalog, by parameter and role
-  std::vector<uint32_t> twins_;
+  std::unordered_map<std::string, uint32_t> copies_;        // by name: the place of the original
+  std::vector<std::pair<uint32_t, uint32_t>> twins_;  // stored tensors, and the places of their originals
   NamePrefixes prefixes_;
   std::set<uint32_t> trained_;  // places that have a master or a state
   std::vector<std::string> unknown_, unknown_states_, doubles_;
@@ -368,8 +383,8 @@ StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
 Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* training,
                                   const ConfigModel& config, const std::vector<std::string>& allow) {
   CAIRN_ASSIGN_OR_RETURN(const ModelShape shape, ReadShape(config.model));
-  if (std::cmp_greater(shape.layers, stored.tensors.size()))
-    return NotFound("{} asks for {} layers, and there are {} tensors", config.path, shape.layers,
+  if (std::cmp_greater(shape.AllLayers(), stored.tensors.size()))
+    return NotFound("{} asks for {} layers, and there are {} tensors", config.path, shape.AllLayers(),
                     stored.tensors.size());
   const StoredForm form = FormOf(stored, *config.architecture);
   const bool by_expert =
@@ -386,8 +401,8 @@ Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, con
   if (!distance) return OkStatus();
   const auto& tensors = source.catalog().tensors;
   return Corrupt(
-      "{} differs from {}, though {} ties them; set tie_word_embeddings to false in that file, or leave the "
-      "copy out with --allow '{}'",
+      "{} differs from {}, though {} makes them one; leave the copy out with --allow '{}', or, if it is the "
+      "output matrix, set tie_word_embeddings to false in that file",
       tensors[copy].spec.name, tensors[original].spec.name, config, tensors[copy].spec.name);
 }
 

@@ -1,9 +1,14 @@
 #include "convert/formats/hugging_face/config_model.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "ckpt/base/glob.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/families/families.h"
 #include "ckpt/families/hugging_face_config.h"
 #include "ckpt/io/strict_json.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/step/partial_dir.h"
 
 namespace cairn {
@@ -63,6 +68,36 @@ std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, j
   model.erase("other");
   if (!left.empty()) model["other"] = left;
   return history;
+}
+
+std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::vector<std::string>& allow,
+                                         ConfigModel& config) {
+  const int64_t stated = IntField(config.model, "mtp_layers"), layers = IntField(config.model, "num_layers");
+  constexpr std::string_view kLayers = "layers.";
+  const auto is_held = [&](const TensorEntry& tensor) {
+    const std::string_view name = tensor.spec.name;
+    const size_t at = name.find(kLayers);
+    if (at == std::string_view::npos || FitsAnyGlob(tensor.spec.name, allow)) return false;
+    const std::string_view rest = name.substr(at + kLayers.size());
+    const auto layer = ParseNumber<int64_t>(rest.substr(0, rest.find('.')));
+    return layer && *layer >= layers && *layer - layers < stated;
+  };
+  if (stated == 0 || std::ranges::any_of(stored.tensors, is_held)) return {};
+  config.model.erase("mtp_layers");
+  return {fmt::format("import: the {} layers of multi-token prediction that {} states are missing", stated,
+                      config.path)};
+}
+
+std::map<std::string, std::string> CopiesIn(const ConfigModel& config) {
+  std::map<std::string, std::string> copies;
+  const int64_t layers = IntField(config.model, "num_layers"), mtp = IntField(config.model, "mtp_layers");
+  for (const auto& [name, canonical] : config.architecture->copies)
+    for (int64_t layer = layers; layer < layers + mtp; ++layer) {
+      std::string copy = name + ".weight";
+      copy.replace(copy.find(kLayerNumber), std::strlen(kLayerNumber), std::to_string(layer));
+      copies.emplace(std::move(copy), canonical + ".weight");
+    }
+  return copies;
 }
 
 }  // namespace cairn

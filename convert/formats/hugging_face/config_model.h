@@ -1,12 +1,14 @@
 // A config.json as the manifest's `model`.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "ckpt/families/family.h"
 #include "ckpt/io/file_system.h"
+#include "ckpt/model/source.h"
 
 namespace cairn {
 
@@ -32,5 +34,15 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& config);
 // Fields that no table gives a meaning to, and that `allow` (globs of config.KEY) permits to ignore, are
 // taken out of the model; a line each for the history.
 std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, nlohmann::json& model);
+
+// Takes layers of multi-token prediction out of the model if no tensor of `stored` that `allow` does not
+// leave out is of one: transformers saves models without them, but not their number. A line for the history
+// if so.
+std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::vector<std::string>& allow,
+                                         ConfigModel& config);
+
+// The copies (Architecture::copies) of canonical parameters in the model's layers of multi-token prediction:
+// the parameter by the name of the stored tensor.
+std::map<std::string, std::string> CopiesIn(const ConfigModel& config);
 
 }  // namespace cairn

@@ -198,11 +198,12 @@ Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_
   if (config.architecture == nullptr)
     return NotSupported("{}: no table knows {}; without --config the tensors keep their own names", path,
                         FamilyWithoutTable(config.model));
+  std::vector<std::string> history = ChooseMtpLayers(source->catalog(), options.allow, config);
   Result<ConfigMapping> mapped = MapByConfig(source->catalog(), &source->manifest(), config, options.allow);
   if (!mapped.ok()) return mapped.status().WithContext(source->name());
-  return ReadMapped(std::move(source), *std::move(mapped), std::move(config), options,
-                    {fmt::format("import: its names were read as those of a {} model (--config)",
-                                 config.architecture->name)});
+  history.push_back(fmt::format("import: its names were read as those of a {} model (--config)",
+                                config.architecture->name));
+  return ReadMapped(std::move(source), *std::move(mapped), std::move(config), options, std::move(history));
 }
 
 Result<std::unique_ptr<ForeignSource>> ReadMapped(std::unique_ptr<CheckpointSource> source,

@@ -150,12 +150,13 @@ Result<std::unique_ptr<ForeignSource>> OpenThroughNames(FileSystem& fs, WeightFi
   CAIRN_ASSIGN_OR_RETURN(
       auto source, OpenNames(fs, std::move(files), config.UnderOwnNames(),
                              /*has_family=*/true, options.dequantized.value_or(Dtype::kBF16), of_names));
+  std::vector<std::string> history = ChooseMtpLayers(source->catalog(), options.allow, config);
   auto mapping = MapByConfig(source->catalog(), /*training=*/nullptr, config, options.allow);
   if (!mapping.ok()) return mapping.status().WithContext(source->name());
   if (mapping->another_head) return source;
   const std::string note = source->note();
-  CAIRN_ASSIGN_OR_RETURN(source,
-                         ReadMapped(std::move(source), *std::move(mapping), std::move(config), options));
+  CAIRN_ASSIGN_OR_RETURN(source, ReadMapped(std::move(source), *std::move(mapping), std::move(config),
+                                            options, std::move(history)));
   source->SetNote(note);
   return source;
 }
@@ -178,15 +179,18 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
   if (!has_family || (HasScales(*scaled) && !options.dequantized))
     return OpenNames(fs, std::move(files), config.UnderOwnNames(), has_family, options.dequantized, options);
   if (!scaled->empty()) return OpenThroughNames(fs, std::move(files), std::move(config), options);
-  const Result<ConfigMapping> mapping = MapByConfig(table, /*training=*/nullptr, config, options.allow);
+  ConfigModel chosen = config;
+  std::vector<std::string> history = ChooseMtpLayers(table, options.allow, chosen);
+  Result<ConfigMapping> mapping = MapByConfig(table, /*training=*/nullptr, chosen, options.allow);
   if (!mapping.ok()) return mapping.status().WithContext(files.directory);
   if (mapping->another_head) return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
   if (std::ranges::any_of(mapping->seen,
                           [&](const auto& seen) { return files.tensors[seen.first].transposed; }))
     return OpenThroughNames(fs, std::move(files), std::move(config), options);
   CAIRN_RETURN_IF_ERROR(CheckTwins(fs, files, *mapping, config.path));
+  std::ranges::move(history, std::back_inserter(mapping->history));
   Manifest manifest;
-  manifest.model = std::move(config.model);
+  manifest.model = std::move(chosen.model);
   return OpenMapped(fs, std::move(files), *mapping, std::move(manifest), options.allow);
 }
 

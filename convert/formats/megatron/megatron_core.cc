@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/placement.h"
@@ -62,13 +63,13 @@ void PartExperts(const TrainingTensors& tensors, bool apart, OptimizerGroups& gr
   OptimizerGroups parted;
   std::map<std::string, size_t> numbers;  // by the hyper-parameters
   std::vector<size_t> sizes;
+  std::set<std::string_view> of_experts;
+  for (const TrainingParameter& parameter : tensors.parameters)
+    if (parameter.spec.of_experts) of_experts.insert(parameter.spec.name);
   const auto add = [&](bool experts) {
     for (size_t g = 0; g < groups.size(); ++g)
       for (const std::string& name : groups.MembersOf(g)) {
-        const auto parameter =
-            std::ranges::find(tensors.parameters, name, [](const auto& p) { return p.spec.name; });
-        if (apart && (parameter != tensors.parameters.end() && parameter->spec.of_experts) != experts)
-          continue;
+        if (apart && of_experts.contains(name) != experts) continue;
         nlohmann::json hyper = groups.hyper[g];
         hyper["is_expert_parallel"] = experts;
         hyper.emplace("wd_mult", g == 0 ? 1.0 : 0.0);

@@ -79,7 +79,7 @@ std::optional<DistName> ParseDistName(std::string name) {
   found.stacked = name.starts_with(kLayers) && name.size() > kLayers.size() &&
                   !(name[kLayers.size()] >= '0' && name[kLayers.size()] <= '9');
   if (found.stacked) name.insert(kLayers.size(), "0.");
-  const auto place = ParseMegatronName(name);
+  const auto place = ParseMegatronName(name, /*mtp=*/true);
   if (!place) return std::nullopt;
   found.place = *place;
   return found;
@@ -210,10 +210,10 @@ class MegatronDistOpener {
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
     CAIRN_ASSIGN_OR_RETURN(shape_, ReadMegatronTraining(root, /*checkpoint_version=*/3, options_, manifest_));
     const PyValue& args = *Find(root, "args");
-    if (bucketed_ && shape_.experts > 0)
+    if (bucketed_ && (shape_.experts > 0 || shape_.key_value_rank > 0 || shape_.mtp_layers > 0))
       buckets_ = NotSupported(
-          "the optimizer of a mixture of experts is in buckets (dp_reshardable); save it with "
-          "--dist-ckpt-optim-fully-reshardable");
+          "the optimizer of a model with experts, latent attention or multi-token prediction is in buckets "
+          "(dp_reshardable); save it with --dist-ckpt-optim-fully-reshardable");
     else if (bucketed_)
       buckets_ = MegatronBuckets::Make(args, shape_, manifest_.topology, index);
     manifest_.topology.zero = AsInt(Find(args, "use_distributed_optimizer")).value_or(0) != 0 ? 1 : 0;
@@ -238,8 +238,14 @@ class MegatronDistOpener {
   // `array` holds `box` of a tensor of `shape`.
   Status Add(const DistName& name, const Dims& shape, const Box& box, StoredArray array,
              MegatronAssembler& assembler) {
-    MegatronSlice slice{
-        name.place.name, shape_.LayerOf(name.place.layer), 0, name.role, std::move(array), shape, box};
+    const bool mtp = name.place.mtp;
+    if (mtp && name.place.layer >= shape_.mtp_layers)
+      return Corrupt(
+          "{} is of a layer of multi-token prediction, of which its args state {} (mtp_num_layers)",
+          array.name, shape_.mtp_layers);
+    const int layer =
+        mtp ? static_cast<int>(shape_.layers) + name.place.layer : shape_.LayerOf(name.place.layer);
+    MegatronSlice slice{name.place.name, layer, 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
     if (shape.rank() < 2 || std::cmp_not_equal(shape[0], shape_.layers))
       return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),

@@ -7,12 +7,13 @@
 #include "convert/formats/megatron/megatron_lm.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
+#include "ckpt/base/first_axis.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/megatron/megatron_dist.h"
+#include "convert/formats/megatron/megatron_ranks.h"
 #include "convert/formats/megatron_model/megatron_model.h"
 #include "convert/formats/megatron_model/megatron_names.h"
 #include "convert/formats/megatron_model/megatron_optimizer.h"
@@ -23,42 +24,20 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kFile = "model_optim_rng.pt";
-
-struct Rank {
-  int tp = 0;
-  int pp = 0;
-  std::string file;  // relative to the iteration's directory
+// A tensor of one expert, as the tensor of all of them.
+struct ExpertTensor {
+  MegatronName name;
+  uint64_t expert = 0;
+  StoredArray array;
 };
-
-// "mp_rank_01_003"; nothing for other names.
-std::optional<Rank> ParseRank(const std::string& name) {
-  constexpr std::string_view kPrefix = "mp_rank_";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  Rank rank;
-  const char* last = name.data() + name.size();
-  auto [end, error] = std::from_chars(name.data() + kPrefix.size(), last, rank.tp);
-  if (error == std::errc() && end != last && *end == '_') {
-    const auto stage = std::from_chars(end + 1, last, rank.pp);
-    end = stage.ptr;
-    error = stage.ec;
-  }
-  if (error != std::errc() || end != last || rank.tp < 0 || rank.pp < 0) return std::nullopt;
-  rank.file = name + "/" + kFile;
-  return rank;
-}
-
-bool HoldsRanks(FileSystem& fs, const std::string& directory) {
-  const auto names = fs.List(directory);
-  return names.ok() && std::ranges::any_of(*names, [](const auto& n) { return ParseRank(n).has_value(); });
-}
 
 // A stage's chunk of the model, under its local layer numbers.
 struct ModelChunk {
-  Rank rank;
+  MegatronRank rank;
   int number = 0;  // of a virtual pipeline
   std::vector<std::pair<MegatronName, MegatronWeight>> tensors;
   int layers = 0;
+  std::vector<ExpertTensor> experts;
 };
 
 class MegatronOpener {
@@ -68,8 +47,8 @@ class MegatronOpener {
 
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(FindRanks());
-    for (const Rank& rank : ranks_) CAIRN_RETURN_IF_ERROR(ReadRank(rank));
-    for (const Rank& rank : ranks_)
+    for (const MegatronRank& rank : ranks_) CAIRN_RETURN_IF_ERROR(ReadRank(rank));
+    for (const MegatronRank& rank : ranks_)
       if (left_out_) CAIRN_RETURN_IF_ERROR(LeaveOptimizer(rank));
     CAIRN_RETURN_IF_ERROR(Assemble());
     return builder_.Open(fs_, directory_, std::move(manifest_), options_.replicas);
@@ -79,40 +58,38 @@ class MegatronOpener {
   // The sizes are those in the first rank's args; directories beyond them are left over from a larger world.
   Status FindRanks() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
-    std::vector<Rank> found;
+    std::vector<MegatronRank> found;
     for (const std::string& name : names)
-      if (auto rank = ParseRank(name)) found.push_back(*std::move(rank));
-    const auto first = std::ranges::find_if(found, [](const Rank& r) { return r.tp == 0 && r.pp == 0; });
+      if (auto rank = ParseMegatronRank(name)) found.push_back(*std::move(rank));
+    const auto first =
+        std::ranges::find_if(found, [](const MegatronRank& r) { return r.tp == 0 && r.pp == 0; });
     if (first == found.end()) return NotFound("{}: the directory of rank 0 is missing", directory_);
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, directory_, first->file));
     const double version = AsNumber(Find(file.root(), "checkpoint_version")).value_or(0);
     auto args = ReadMegatronTraining(file.root(), version, options_, manifest_);
     if (!args.ok()) return args.status().WithContext(file.path());
     shape_ = *std::move(args);
-    if (shape_.experts > 0)
-      return NotSupported(
-          "{}: it is a mixture of experts, which is read in the format torch_dist only; load it with "
-          "Megatron-LM and save it with --ckpt-format torch_dist",
-          directory_);
     tp_ = manifest_.topology.tp;
     pp_ = manifest_.topology.pp;
-    for (int pp = 0; pp < pp_; ++pp)
-      for (int tp = 0; tp < tp_; ++tp) {
-        const auto rank =
-            std::ranges::find_if(found, [&](const Rank& r) { return r.tp == tp && r.pp == pp; });
-        if (rank == found.end())
-          return NotFound(
-              "{}: the directory of TP rank {} of pipeline stage {} is missing; its args say TP={} PP={}",
-              directory_, tp, pp, tp_, pp_);
-        ranks_.push_back(*rank);
-      }
-    for (const Rank& rank : found)
-      if (rank.tp >= tp_ || rank.pp >= pp_)
+    ep_ = manifest_.topology.ep;
+    etp_ = manifest_.topology.size(Axis::kEtp);
+    if (etp_ != tp_ && etp_ != 1)
+      return NotSupported(
+          "{}: experts are cut in ETP={}, and TP={}; such mp_rank_* directories lack parts, so save it with "
+          "--ckpt-format torch_dist",
+          directory_, etp_, tp_);
+    for (MegatronRank& rank : found) {
+      if (pp_ == 1 && ep_ > 1 && rank.ep == 0) std::swap(rank.pp, rank.ep);
+      if (rank.tp < tp_ && rank.pp < pp_ && rank.ep < ep_)
+        ranks_.push_back(rank);
+      else
         manifest_.history.push_back("left over from a larger world, not read: " + rank.file);
-    return OkStatus();
+    }
+    std::ranges::sort(ranks_, {}, [](const MegatronRank& r) { return std::tuple(r.pp, r.tp, r.ep); });
+    return CheckComplete(ranks_, manifest_.topology).WithContext(directory_);
   }
 
-  Status ReadRank(const Rank& rank) {
+  Status ReadRank(const MegatronRank& rank) {
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, rank.file));
     const size_t first = chunks_.size();
     std::set<std::string> taken = {"model", "optimizer"};
@@ -128,7 +105,17 @@ class MegatronOpener {
     return ReadOptimizer(rank, file, first);
   }
 
-  Status ReadOptimizer(const Rank& rank, const TorchFile& file, size_t first) {
+  Status ReadOptimizer(const MegatronRank& rank, const TorchFile& file, size_t first) {
+    // Two optimizers are a list of both.
+    const bool any =
+        Find(file.root(), "optimizer") || fs_.Stat(JoinPath(directory_, DistributedOf(rank))).ok();
+    if (shape_.experts > 0 && any && !left_out_) {
+      left_out_ = true;
+      return LeaveOutOptimizer(
+          options_, manifest_,
+          NotSupported("{}: the optimizer of a mixture of experts is read in the format torch_dist only",
+                       directory_));
+    }
     const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
     if (!optimizer || left_out_) return OkStatus();
     if (const PyValue* scaler = Find(*optimizer, "grad_scaler"))
@@ -163,11 +150,11 @@ class MegatronOpener {
     return OkStatus();
   }
 
-  static std::string DistributedOf(const Rank& rank) {
+  static std::string DistributedOf(const MegatronRank& rank) {
     return JoinPath(ParentOf(rank.file), "distrib_optim.pt");
   }
   // The files of ranks before the one that failed are listed already.
-  Status LeaveOptimizer(const Rank& rank) {
+  Status LeaveOptimizer(const MegatronRank& rank) {
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, directory_, rank.file));
     if (const PyValue* optimizer = Find(file.root(), "optimizer"))
       builder_.account.LeaveBelow(Fate::kAllowed, file, *optimizer, "optimizer");
@@ -180,7 +167,7 @@ class MegatronOpener {
 
   static std::string ParentOf(const std::string& file) { return file.substr(0, file.find('/')); }
 
-  Status ReadChunk(const Rank& rank, int number, const TorchFile& file, const PyValue& model) {
+  Status ReadChunk(const MegatronRank& rank, int number, const TorchFile& file, const PyValue& model) {
     ModelChunk chunk{rank, number, {}, 0};
     CAIRN_RETURN_IF_ERROR(
         ForEachTensor(model, [&](const std::string& key, const TensorRef& tensor) -> Status {
@@ -189,6 +176,7 @@ class MegatronOpener {
             builder_.account.Leave(state ? Fate::kTrainingState : Fate::kBuffer, file, tensor, key);
             return OkStatus();
           }
+          if (const auto place = ParseExpertName(key)) return AddExperts(*place, file, tensor, key, chunk);
           auto name = ParseMegatronName(key);
           if (!name) return NotSupported("{} has no place in Megatron's GPT", key);
           if (shape_.tied && name->name == "output_layer.weight")
@@ -206,14 +194,61 @@ class MegatronOpener {
     return OkStatus();
   }
 
+  // One expert, or in Megatron's older form all of the rank, each input-major.
+  Status AddExperts(const MegatronExpert& place, const TorchFile& file, const TensorRef& tensor,
+                    const std::string& key, ModelChunk& chunk) {
+    CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder_.ArrayIn(file, tensor, key));
+    chunk.layers = std::max(chunk.layers, place.name.layer + 1);
+    const auto local = static_cast<uint64_t>(shape_.experts / ep_);
+    const uint64_t first = static_cast<uint64_t>(chunk.rank.ep) * local;
+    if (place.expert) {
+      if (*place.expert >= local || array.transposed || array.shape.rank() == 0)
+        return Corrupt("{} does not fit {} experts of {} ranks", key, shape_.experts, ep_);
+      array.shape = WithFirst(1, array.shape);
+      chunk.experts.push_back({place.name, first + *place.expert, std::move(array)});
+      return OkStatus();
+    }
+    const auto hidden = static_cast<uint64_t>(shape_.hidden);
+    const uint64_t of_one = array.shape.Volume() / local;
+    if (array.transposed || array.shape.Volume() % local != 0 || of_one == 0 || of_one % hidden != 0)
+      return Corrupt("{} of shape {} does not hold {} experts", key, ToString(array.shape), local);
+    const Dims one = place.is_down ? Dims{1, of_one / hidden, hidden} : Dims{1, hidden, of_one / hidden};
+    for (uint64_t i = 0; i < local; ++i) {
+      StoredArray expert = SliceOf(array, i * of_one, one);
+      expert.transposed = true;
+      chunk.experts.push_back({place.name, first + i, std::move(expert)});
+    }
+    return OkStatus();
+  }
+
+  Status AssembleExperts(const ModelChunk& chunk, int first_layer, MegatronAssembler& assembler) {
+    for (const ExpertTensor& expert : chunk.experts) {
+      Dims shape = expert.array.tensor_shape();
+      Box box = Box::Whole(shape);
+      box.offset[0] = expert.expert;
+      shape[0] = static_cast<uint64_t>(shape_.experts);
+      const MegatronSlice slice{expert.name.name,
+                                shape_.LayerOf(expert.name.layer + first_layer),
+                                etp_ == 1 ? 0 : chunk.rank.tp,
+                                Role::kWeight,
+                                expert.array,
+                                shape,
+                                box};
+      CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
+    }
+    return OkStatus();
+  }
+
   // The model goes through the first chunk of all stages, then through the second, and so on; the content of
   // a chunk shows how many layers it has, so uneven stages need no rule.
   Status Assemble() {
-    std::ranges::stable_sort(chunks_, {},
-                             [](const ModelChunk& c) { return std::tuple(c.number, c.rank.pp, c.rank.tp); });
-    MegatronAssembler assembler(shape_, tp_, builder_);
+    std::ranges::stable_sort(chunks_, {}, [](const ModelChunk& c) {
+      return std::tuple(c.number, c.rank.pp, c.rank.tp, c.rank.ep);
+    });
+    MegatronAssembler assembler(shape_, tp_, builder_), of_experts(shape_, etp_, builder_);
     int first_layer = 0;
     for (const ModelChunk& chunk : chunks_) {
+      CAIRN_RETURN_IF_ERROR(AssembleExperts(chunk, first_layer, of_experts));
       for (const auto& [name, stored] : chunk.tensors) {
         MegatronSlice slice{name.name,
                             shape_.LayerOf(IsInLayers(name.layer) ? name.layer + first_layer : name.layer),
@@ -233,7 +268,9 @@ class MegatronOpener {
                          builder_.catalog.tensors[builder_.catalog.parts[part].tensor].spec.name);
         }
       }
-      if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
+      const ModelChunk* next = &chunk == &chunks_.back() ? nullptr : &chunk + 1;
+      if (!next || next->number != chunk.number || next->rank.pp != chunk.rank.pp)
+        first_layer += chunk.layers;
     }
     if (const int layers = shape_.LayerOf(first_layer); layers != shape_.layers)
       return Corrupt("{}: it has {} layers, but its args say {}", directory_, layers, shape_.layers);
@@ -254,11 +291,13 @@ class MegatronOpener {
   ReaderOptions& options_;
   int tp_ = 1;
   int pp_ = 1;
+  int ep_ = 1;
+  int etp_ = 1;                 // TP, or 1
   bool left_out_ = false;       // the optimizer's state
   std::optional<double> step_;  // updates of each parameter
   GroupMembers members_;
   MegatronShape shape_;
-  std::vector<Rank> ranks_;
+  std::vector<MegatronRank> ranks_;
   std::vector<ModelChunk> chunks_;
   StoredBuilder builder_;
   Manifest manifest_;
@@ -283,7 +322,7 @@ Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
 }
 
 bool IsIteration(FileSystem& fs, const std::string& path) {
-  return HoldsRanks(fs, path) || IsMegatronDist(fs, path) || IsSavedByCairnMegatron(fs, path);
+  return HoldsMegatronRanks(fs, path) || IsMegatronDist(fs, path) || IsSavedByCairnMegatron(fs, path);
 }
 
 // Other programs write a tracker of the same name: Megatron-DeepSpeed and verl, next to their own
@@ -303,7 +342,7 @@ std::string IterationName(int64_t iteration) { return fmt::format("{}{:07}", kMe
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
   if (!info.ok() || !info->is_directory()) return false;
-  if (HoldsRanks(fs, path) || IsMegatronDist(fs, path)) return true;
+  if (HoldsMegatronRanks(fs, path) || IsMegatronDist(fs, path)) return true;
   const auto tracked = IterationOf(fs, path);
   // If a tracker names an iteration that does not exist, the reader reports the error.
   return (!tracked.ok() || *tracked != path) && HoldsIterations(fs, path, /*any=*/!tracked.ok());
@@ -321,7 +360,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std:
   if (IsSavedByCairnMegatron(fs, directory))
     return NotSupported("{}: cairn.megatron saved its newest iteration as a step of Cairn; leave --from out",
                         path);
-  if (!HoldsRanks(fs, directory))
+  if (!HoldsMegatronRanks(fs, directory))
     return NotFound("{}: it has neither mp_rank_* directories nor Megatron's metadata.json", directory);
   // Files of DeepSpeed's in an iteration's directory were recognised by their names before.
   return MegatronOpener(fs, directory, options).Open();

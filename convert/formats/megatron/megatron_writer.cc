@@ -30,6 +30,10 @@ class MegatronPlanner {
 
   Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(plan_.Choose(/*may_be_fp32=*/false));
+    if (plan_.shape.key_value_rank > 0 || plan_.shape.mtp_layers > 0)
+      return NotSupported(
+          "latent attention and multi-token prediction cannot be written as mp_rank_* yet; torch-dist holds "
+          "them");
     CAIRN_RETURN_IF_ERROR(RequireFp32States(plan_.tensors));
     for (int tp = 0; tp < plan_.topology.tp; ++tp) {
       CAIRN_ASSIGN_OR_RETURN(const auto held,

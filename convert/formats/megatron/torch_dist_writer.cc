@@ -22,6 +22,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kLayers = "decoder.layers.";
+constexpr const char* kInsideMtp = "transformer_layer.";
 constexpr const char* kMetadata =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", )"
     R"("common_backend_version": 1})";
@@ -124,9 +125,11 @@ class TorchDistPlanner {
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    const bool mixture = !plan_.options.local_spec && IsMixture(tensor.layer);
+    // Megatron-Core's own layers take the names of the others, but not with latent attention.
+    const bool local = plan_.options.local_spec, latent = plan_.shape.key_value_rank > 0;
     const std::string key =
-        Prefix(tensor.layer) + tensor.module->CoreName(tensor.bias, /*local_spec=*/false, mixture);
+        Prefix(tensor.layer, *tensor.module) +
+        tensor.module->CoreName(tensor.bias, local && latent, !local && IsMixture(tensor.layer), latent);
     keys_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (plan_.optimizer == CoreOptimizer::kNone || tensor.module->cut_as().keeps_type) return OkStatus();
@@ -139,12 +142,22 @@ class TorchDistPlanner {
 
   int ExpertRanks() const { return plan_.topology.ep * plan_.topology.size(Axis::kEtp); }
   bool IsMixture(int layer) const {
-    return IsInLayers(layer) && plan_.shape.modules.layer(static_cast<uint64_t>(layer)).Has("mlp.router");
+    if (!IsInLayers(layer)) return false;
+    const auto number = static_cast<uint64_t>(layer), layers = static_cast<uint64_t>(plan_.shape.layers);
+    const DecoderModules& modules = plan_.shape.modules;
+    return (plan_.shape.IsMtp(layer) ? modules.mtp(number - layers) : modules.layer(number))
+        .Has("mlp.router");
   }
   // All layers are stacked under one name, unless only some are mixtures.
-  bool IsStacked(int layer) const { return IsInLayers(layer) && !layers_differ_; }
+  bool IsStacked(int layer) const {
+    return IsInLayers(layer) && !layers_differ_ && !plan_.shape.IsMtp(layer);
+  }
+  std::string Prefix(int layer, const MegatronModule& module) const {
+    return Prefix(layer) + (plan_.shape.IsMtp(layer) && !module.of_mtp ? kInsideMtp : "");
+  }
   std::string Prefix(int layer) const {
     if (!IsInLayers(layer)) return "";
+    if (plan_.shape.IsMtp(layer)) return fmt::format("mtp.layers.{}.", layer - plan_.shape.layers);
     return layers_differ_ ? fmt::format("{}{}.", kLayers, layer) : std::string(kLayers);
   }
 
@@ -213,24 +226,27 @@ class TorchDistPlanner {
       if (module.cut_as().place == 0 && !module.core.empty()) in_order.push_back(&module);
     std::ranges::stable_sort(in_order, {}, &MegatronModule::core_order);
     for (const MegatronModule* module : in_order)
-      for (int layer = 0; std::cmp_less(layer, plan_.shape.layers); ++layer) {
+      for (int layer = 0; std::cmp_less(layer, plan_.shape.AllLayers()); ++layer) {
         const bool norm = !plan_.options.local_spec && module->cut_as().extents.size() == 1;
-        if ((module->linear || norm) &&
-            keys_.contains(fmt::format("{}{}.weight", Prefix(layer), module->core)))
-          AddExtraState(module->core, module->of_experts() ? plan_.shape.experts : 0, layer);
+        const std::string name = Prefix(layer, *module) + std::string(module->core);
+        if ((module->linear || norm) && keys_.contains(name + ".weight") &&
+            with_state_.emplace(name, layer).second)
+          AddExtraState(name, module->of_experts() ? plan_.shape.experts : 0, layer);
       }
     if (plan_.options.local_spec) return;
-    for (int layer = 0; std::cmp_less(layer, plan_.shape.layers); ++layer)
-      AddExtraState("self_attention.core_attention", 0, layer);
+    for (int layer = 0; std::cmp_less(layer, plan_.shape.AllLayers()); ++layer)
+      AddExtraState(fmt::format("{}{}self_attention.core_attention", Prefix(layer),
+                                plan_.shape.IsMtp(layer) ? kInsideMtp : ""),
+                    0, layer);
     AddNothing(fmt::format("decoder.final_layernorm.{}/shard_0_1", kExtraState), kAfterLayers);
   }
 
   // One for each of `experts`, if these are not 0.
   void AddExtraState(std::string_view module, int64_t experts, int layer) {
-    const std::string name = fmt::format("{}{}.{}/shard_", Prefix(layer), module, kExtraState);
+    const std::string name = fmt::format("{}.{}/shard_", module, kExtraState);
     for (int64_t expert = 0; expert < std::max<int64_t>(1, experts); ++expert) {
       std::vector<int64_t> at, of;
-      if (!layers_differ_) at.push_back(layer), of.push_back(plan_.shape.layers);
+      if (IsStacked(layer)) at.push_back(layer), of.push_back(plan_.shape.layers);
       if (experts > 0) at.push_back(expert), of.push_back(experts);
       if (at.empty()) at.push_back(0), of.push_back(1);
       AddNothing(fmt::format("{}{}_{}", name, fmt::join(at, "."), fmt::join(of, ".")), layer);
@@ -248,6 +264,7 @@ class TorchDistPlanner {
   std::vector<DcpEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;  // of tensors: into entries_
   std::set<std::string, std::less<>> keys_;           // names of the weights
+  std::set<std::pair<std::string, int>> with_state_;  // modules that have an opaque state, and their layers
   bool layers_differ_ = false;                        // some are mixtures, some are not
 };
 

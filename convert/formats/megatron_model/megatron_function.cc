@@ -13,6 +13,7 @@
 
 #include "ckpt/families/fitting_family.h"
 #include "ckpt/model/model_function.h"
+#include "convert/formats/megatron_model/megatron_latent.h"
 #include "convert/formats/megatron_model/megatron_mixture.h"
 #include "convert/formats/training/param_groups.h"
 
@@ -181,8 +182,8 @@ void ReadOtherArguments(const json& args, const std::function<bool(const std::st
                         json& facts) {
   const bool mixture = facts.contains("num_experts");
   for (const auto& [name, value] : args.items()) {
-    const bool understood = mixture ? name == "num_experts" || (IsUnderstood(name) && !ChangesMixtures(name))
-                                    : IsUnderstood(name);
+    const bool understood = (IsUnderstood(name) && !(mixture && ChangesMixtures(name))) ||
+                            (mixture && name == "num_experts") || (IsLatent(args) && name == "rope_type");
     if (understood || IsUnset(value)) continue;
     const auto changing = Changing().find(name);
     const bool supported = changing != Changing().end() &&
@@ -209,7 +210,9 @@ DenseModules DenseModulesOf(const json& args, const json& facts, MegatronProgram
 }
 
 DecoderModules ModulesOfArguments(const json& args, const json& facts, const DenseModules& dense) {
-  return facts.contains("num_experts") ? WithExperts(dense, args, facts) : DecoderModules(dense);
+  const bool plain =
+      !facts.contains("num_experts") && !facts.contains("kv_lora_rank") && !facts.contains("mtp_layers");
+  return plain ? DecoderModules(dense) : LayerByLayer(dense, args, facts);
 }
 
 // The family that was written, or the first that fits. No argument of Megatron-LM's says whether the
@@ -270,8 +273,13 @@ void ReadMegatronFunction(const json& args, const std::function<bool(const std::
                           json& facts) {
   ReadPositions(args, facts);
   ReadAttention(args, facts);
+  ReadLatentAttention(args, facts);
   ReadActivation(args, facts);
   ReadNorms(args, facts);
+  if (const json layers = Get(args, "mtp_num_layers"); layers.is_number_integer() && layers > 0)
+    facts["mtp_layers"] = layers;
+  else if (!IsUnset(layers))
+    facts["other"]["args.mtp_num_layers"] = layers;
   ReadRouter(args, facts);
   ReadOtherArguments(args, allowed, facts);
   facts["function"] = kFunctionVersion;
@@ -323,6 +331,7 @@ void AddFunctionArguments(const json& model, MegatronProgram program, json& args
         args["window_attn_skip_freq"].push_back(type == "sliding_attention" ? 1 : 0);
     args["softmax_scale"] = of["attention_scale"];
   }
+  if (core) AddLatentArguments(of, args);
   if (core) AddRouterArguments(of, args);
   const bool bias = Flag(args, "add_bias_linear", true), tanh = of["activation"] == "gelu_new" && !gated;
   args["squared_relu"] = of["activation"] == "relu2" && !gated;

@@ -13,6 +13,7 @@
 #include "ckpt/families/foreign_model.h"
 #include "ckpt/families/hugging_face_config.h"
 #include "ckpt/model/manifest.h"
+#include "convert/formats/megatron_model/megatron_latent.h"
 
 namespace cairn {
 namespace {
@@ -33,6 +34,8 @@ class Builder {
     CAIRN_RETURN_IF_ERROR(AddAll(kBeforeLayers));
     for (int layer = 0; layer < shape_.layers; ++layer) CAIRN_RETURN_IF_ERROR(AddAll(layer));
     CAIRN_RETURN_IF_ERROR(AddAll(kAfterLayers));
+    for (int layer = static_cast<int>(shape_.layers); layer < shape_.AllLayers(); ++layer)
+      CAIRN_RETURN_IF_ERROR(AddAll(layer));
     for (const auto& [name, index] : index_)
       if (!used_.contains(index)) return NotSupported("tensor {} has no place in Megatron's GPT", name);
     return std::move(result_);
@@ -58,7 +61,9 @@ class Builder {
               index_.find(SpecOf(*FindCanonicalModule(module.canonical[i]), bias, layer, shape_).name);
           at != index_.end())
         found.emplace(i, at->second);
-    if (found.empty()) return OkStatus();
+    // The query of latent attention is a module of its own.
+    const bool latent = shape_.key_value_rank > 0, query = module.canonical[0] == "attention.query";
+    if (found.empty() || (query && module.is_qkv() == latent)) return OkStatus();
     for (const auto& [canonical, parameter] : found) used_.insert(parameter);
     const size_t first = found.begin()->second;
     MegatronTensor tensor{.module = &module,
@@ -188,7 +193,8 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"untie_embeddings_and_output_weights", !shape.tied},
       {"add_bias_linear", shape.modules.HasBias("mlp.down")},
       {"add_qkv_bias", shape.modules.HasBias("attention.query")},
-      {"qk_layernorm", shape.modules.Has("attention.query_norm")},
+      {"qk_layernorm",
+       shape.modules.Has("attention.query_norm") || shape.modules.Has("attention.key_value_down_norm")},
       {"tensor_model_parallel_size", topology.tp},
       {"pipeline_model_parallel_size", topology.pp},
       {"data_parallel_size", topology.dp},
@@ -206,6 +212,10 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
     args["expert_tensor_parallel_size"] = topology.size(Axis::kEtp);
     if (shape.modules.Has("mlp.shared.up")) args["moe_shared_expert_intermediate_size"] = shape.shared_ffn;
     args["moe_shared_expert_gate"] = shape.modules.Has("mlp.shared_gate");
+  }
+  if (shape.program == MegatronProgram::kCore) {
+    AddLatentSizes(shape, args);
+    if (shape.mtp_layers > 0) args["mtp_num_layers"] = shape.mtp_layers;
   }
   if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
   if (shape.gate_last) args["glu_activation"] = "swiglu";

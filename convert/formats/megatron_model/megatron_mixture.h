@@ -1,5 +1,5 @@
 // Mixtures of experts in Megatron-Core's arguments: their router, and the layers that are mixtures, in both
-// directions. A mixture is a model whose facts have num_experts.
+// directions. A mixture is a model whose facts have num_experts, one with latent attention has kv_lora_rank.
 //
 // Source: megatron-core 0.16.1, transformer/moe/moe_utils.py, router.py; models/gpt/gpt_layer_specs.py.
 #pragma once
@@ -21,8 +21,9 @@ void AddRouterArguments(const nlohmann::json& function, nlohmann::json& args);
 // True for an argument that changes the function of a mixture only; in a dense model it is harmless.
 bool ChangesMixtures(std::string_view argument);
 
-// The modules of `dense`, with experts instead of the MLP in the layers that are mixtures.
-DecoderModules WithExperts(const DecoderModules& dense, const nlohmann::json& args,
-                           const nlohmann::json& facts);
+// The modules of `dense`, with experts instead of the MLP in the layers that are mixtures, and with latent
+// attention instead of the other if the model has it; and those of its layers of multi-token prediction.
+DecoderModules LayerByLayer(const DecoderModules& dense, const nlohmann::json& args,
+                            const nlohmann::json& facts);
 
 }  // namespace cairn

@@ -98,8 +98,6 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
     return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.kv_heads);
   if (from.Flag("apply_layernorm_1p"))
     return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other format can express");
-  if (from.Flag("multi_latent_attention"))
-    return NotSupported("multi-latent attention of Megatron cannot be read yet");
   shape.vocab = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
   const int64_t ffn = from.Size("ffn_hidden_size", 4 * shape.hidden);
   facts = {{"num_layers", shape.layers}, {"hidden_size", shape.hidden}, {"num_attention_heads", shape.heads},
@@ -117,14 +115,15 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
   if (shape.head_dim * shape.heads != shape.hidden) facts["head_dim"] = shape.head_dim;
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
   ReadMegatronFunction(arguments, allowed, facts);
-  if (facts.value("position_embedding", json()) == "rope") {
+  if (facts.value("position_embedding", json()) == "rope" && !facts.contains("kv_lora_rank")) {
     facts["num_key_value_heads"] = shape.kv_heads;
     facts["head_dim"] = shape.head_dim;
   }
-  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(facts));
-  shape.experts = sizes.experts;
-  shape.expert_ffn = sizes.expert_ffn;
-  shape.shared_ffn = sizes.shared_ffn;
+  CAIRN_ASSIGN_OR_RETURN(ModelShape sizes, ReadShape(facts));
+  sizes.tied = tied;
+  sizes.modules = shape.modules;
+  sizes.vocab_multiple = shape.vocab_multiple;
+  static_cast<ModelShape&>(shape) = sizes;
   return shape;
 }
 
@@ -164,10 +163,11 @@ Status NumberHasNoPlace(const std::string& name, Role role) {
 }
 
 Status MegatronAssembler::Add(const MegatronSlice& slice) {
-  const MegatronParameter parameter = FindMegatronParameter(slice.name);
+  const MegatronParameter parameter = FindMegatronParameter(slice.name, shape_.key_value_rank > 0);
   if (!parameter.module) return NotSupported("{} has no place in Megatron's GPT", slice.name);
   if (slice.shape.rank() == 0) return NumberHasNoPlace(slice.name, slice.role);
-  if (slice.tensor.transposed) return NotSupported("{} is stored transposed", slice.tensor.name);
+  if (slice.tensor.transposed && !parameter.module->of_experts())
+    return NotSupported("{} is stored transposed", slice.tensor.name);
   CAIRN_ASSIGN_OR_RETURN(
       const std::vector<SlicePart> parts,
       PartsOfSlice(slice.tensor.name, parameter, slice.shape, shape_, topology_, slice.tp));
@@ -196,7 +196,7 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParam
   }
   const BoxMap chunk{slice.box, Box::Whole(slice.box.extent)};
   const Box box = part.Inverse().ToArray(*common);
-  builder_.AddSlice({{box, chunk.ToArray(*common), part.axes}, tensor, array}, first);
+  builder_.AddSlice({slice.tensor.Stored({box, chunk.ToArray(*common), part.axes}), tensor, array}, first);
   return OkStatus();
 }
 

@@ -11,9 +11,10 @@
 namespace cairn {
 namespace {
 
-const MegatronModule* FindModule(std::string_view stored) {
+const MegatronModule* FindModule(std::string_view stored, bool latent) {
   const auto modules = MegatronModules();
   const auto found = std::ranges::find_if(modules, [&](const MegatronModule& module) {
+    if (latent && module.canonical[0] == "attention.query_norm") return false;
     return stored == module.name ||
            (!stored.empty() && (stored == module.core || stored == module.fused || stored == module.older));
   });
@@ -133,6 +134,41 @@ std::span<const MegatronModule> MegatronModules() {
        "attention.query_key_value"},
       {"self_attention.q_layernorm", {"attention.query_norm"}, 3, "self_attention.q_layernorm"},
       {"self_attention.k_layernorm", {"attention.key_norm"}, 4, "self_attention.k_layernorm"},
+      {"self_attention.linear_q_proj", {"attention.query"}, 1, "self_attention.linear_q_proj", none, true},
+      {"self_attention.linear_q_down_proj",
+       {"attention.query_down"},
+       1,
+       "self_attention.linear_q_down_proj",
+       none,
+       true},
+      {"self_attention.linear_q_up_proj.layer_norm",
+       {"attention.query_down_norm"},
+       2,
+       "self_attention.q_layernorm",
+       "self_attention.linear_q_up_proj.layer_norm"},
+      {"self_attention.linear_q_up_proj",
+       {"attention.query_up"},
+       2,
+       "self_attention.linear_q_up_proj",
+       none,
+       true},
+      {"self_attention.linear_kv_down_proj",
+       {"attention.key_value_down"},
+       3,
+       "self_attention.linear_kv_down_proj",
+       none,
+       true},
+      {"self_attention.linear_kv_up_proj.layer_norm",
+       {"attention.key_value_down_norm"},
+       4,
+       "self_attention.kv_layernorm",
+       "self_attention.linear_kv_up_proj.layer_norm"},
+      {"self_attention.linear_kv_up_proj",
+       {"attention.key_value_up"},
+       4,
+       "self_attention.linear_kv_up_proj",
+       none,
+       true},
       {"self_attention.dense",
        {"attention.output"},
        0,
@@ -178,16 +214,23 @@ std::span<const MegatronModule> MegatronModules() {
        .fused = "mlp.shared_experts.gate"},
       {"final_layernorm", {"final_norm"}, 2, "decoder.final_layernorm", none, false, "final_norm"},
       {"output_layer", {"output"}, 3, "output_layer", none, true, "lm_head"},
+      {.name = "enorm", .canonical = {"embedding_norm"}, .core = "enorm", .of_mtp = true},
+      {.name = "hnorm", .canonical = {"hidden_norm"}, .core = "hnorm", .of_mtp = true},
+      {.name = "eh_proj", .canonical = {"projection"}, .core = "eh_proj", .linear = true, .of_mtp = true},
+      {.name = "mtp_final_layernorm",
+       .canonical = {"prediction_norm"},
+       .core = "final_layernorm",
+       .of_mtp = true},
   };
   return kModules;
 }
 
-MegatronParameter FindMegatronParameter(std::string_view stored) {
+MegatronParameter FindMegatronParameter(std::string_view stored, bool latent) {
   const size_t end = stored.find_last_of("._");  // ".bias", or Transformer Engine's "_bias"
   if (end == stored.npos) return {};
   const std::string_view kind = stored.substr(end + 1);
   if (kind != "bias" && kind != "weight") return {};
-  const MegatronModule* module = FindModule(stored.substr(0, end));
+  const MegatronModule* module = FindModule(stored.substr(0, end), latent);
   return {module, module && kind != module->weight};
 }
 

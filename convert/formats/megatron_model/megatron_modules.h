@@ -29,12 +29,15 @@ struct MegatronModule {
   bool linear = false;          // has an _extra_state in addition to its parameters
   std::string_view older = {};  // its name in Megatron-LM v1 to v2, or in an embedding's head
   std::string_view weight = "weight";  // the end of its weight's name
+  bool of_mtp = false;                 // beside the layer inside one of multi-token prediction
 
   // "mlp.linear_fc1.layer_norm_weight"; with `local_spec`, Megatron-Core's own layers,
-  // "pre_mlp_layernorm.weight". No linear module comes after a norm in front of a mixture.
-  std::string CoreName(bool bias, bool local_spec, bool mixture = false) const {
+  // "pre_mlp_layernorm.weight". No linear module comes after a norm in front of a mixture, or of latent
+  // attention.
+  std::string CoreName(bool bias, bool local_spec, bool mixture = false, bool latent = false) const {
     const std::string_view kind = bias ? "bias" : weight;
-    const bool apart = local_spec || (mixture && canonical[0] == "post_attention_norm");
+    const bool apart = local_spec || (mixture && canonical[0] == "post_attention_norm") ||
+                       (latent && canonical[0] == "input_norm");
     return !core.empty() && (apart || fused.empty()) ? fmt::format("{}.{}", core, kind)
                                                      : fmt::format("{}_{}", fused, kind);
   }
@@ -65,8 +68,9 @@ struct MegatronParameter {
 };
 
 // The module of a stored weight or bias, whichever program and version it is of:
-// "self_attention.linear_qkv.weight". Its module is null if the name has none.
-MegatronParameter FindMegatronParameter(std::string_view stored);
+// "self_attention.linear_qkv.weight". Its module is null if the name has none. With `latent` attention,
+// "self_attention.q_layernorm" is the norm of another vector.
+MegatronParameter FindMegatronParameter(std::string_view stored, bool latent = false);
 // True for the weight of the output layer: "lm_head.weight".
 inline bool IsHead(std::string_view stored) {
   const MegatronModule* module = FindMegatronParameter(stored).module;

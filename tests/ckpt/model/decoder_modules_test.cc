@@ -73,6 +73,25 @@ TEST(DecoderModulesTest, LayersOfTwoKindsAreFoundByTheirNames) {
   EXPECT_DOUBLE_EQ(shape.TotalParams(), 4 * 192 + 2 * 24 + 50 * 8 + 8);
 }
 
+TEST(DecoderModulesTest, LayersOfMultiTokenPredictionLieAfterTheOthers) {
+  const std::set<std::string_view> names = {"embedding.word.weight", "layers.0.mlp.up.weight",
+                                            "mtp.0.projection.weight", "mtp.1.mlp.up.weight",
+                                            "mtp.1.mlp.up.bias"};
+  ModelShape shape = Tiny(DecoderModules::Among(names));
+  shape.layers = 1;
+  shape.mtp_layers = 2;
+  EXPECT_THAT(NamesOf(shape),
+              ElementsAre("embedding.word.weight", "layers.0.mlp.up.weight", "mtp.0.projection.weight",
+                          "mtp.1.mlp.up.weight", "mtp.1.mlp.up.bias"));
+  for (const ParameterSpec& spec : GptSpecs(shape))
+    if (spec.name.starts_with("mtp.")) {
+      EXPECT_EQ(spec.layer, kAfterLayers);
+      EXPECT_NE(ModuleOfParameter(spec.name), nullptr);
+    }
+  EXPECT_EQ(SpecOf(*FindCanonicalModule("projection"), false, 1, shape).shape, (Dims{8, 16}));
+  EXPECT_DOUBLE_EQ(shape.TotalParams(), 50 * 8 + 192 + 8 * 16 + 192 + 24);
+}
+
 TEST(DecoderModulesTest, AModelIsFoundAgainByTheNamesOfItsFirstLayer) {
   for (const DenseModules& dense :
        {DenseModules(), kLlamaModules, DenseModules{.embedding_norm = true, .query_key_norm = true}}) {

@@ -60,6 +60,44 @@ TEST_P(MapByConfigTest, MapsListedTensorsToParameters) {
 INSTANTIATE_TEST_SUITE_P(All, MapByConfigTest, testing::ValuesIn(AllAndOneMore()),
                          [](const auto& family) { return family.param.name; });
 
+TEST(MtpTest, CopiesInItsLayersAreTwinsAndLayersThatAreNotThereAreTakenOut) {
+  const Architecture& family = *FindArchitecture("deepseek_v3");
+  std::mt19937_64 rng(1);
+  json config = RandomConfig(family, rng);
+  config["num_nextn_predict_layers"] = 1;
+  config["tie_word_embeddings"] = false;
+  ConfigModel model{"config.json", &family, *ModelOfConfig(family, config)};
+  model.model["hugging_face"]["config"] = json::object();
+  TensorTable table;
+  const auto expanded = Expand(family, model.model);
+  for (const ForeignTensor& tensor : expanded->tensors)
+    table.tensors.push_back({{.name = tensor.name, .shape = tensor.shape}, Role::kWeight, Dtype::kF16});
+  const std::string layer = "model.layers." + model.model["num_layers"].dump() + ".";
+  const auto of_layer = [&](const TensorEntry& tensor) { return tensor.spec.name.starts_with(layer); };
+  EXPECT_TRUE(std::ranges::any_of(table.tensors, of_layer));
+  for (const auto& [copy, original] : {std::pair("embed_tokens.weight", "model.embed_tokens.weight"),
+                                       std::pair("shared_head.head.weight", "lm_head.weight")}) {
+    TensorEntry tensor = *std::ranges::find_if(
+        table.tensors, [&](const TensorEntry& entry) { return entry.spec.name == original; });
+    tensor.spec.name = layer + copy;
+    table.tensors.push_back(tensor);
+  }
+  EXPECT_TRUE(ChooseMtpLayers(table, {}, model).empty());
+  const auto mapped = MapByConfig(table, nullptr, model, {});
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  ASSERT_EQ(mapped->twins.size(), 2u);
+  for (const auto& [original, copy] : mapped->twins)
+    EXPECT_NE(table.tensors[original].spec.name, table.tensors[copy].spec.name);
+  EXPECT_THAT(mapped->left.at(Fate::kReplica), testing::SizeIs(2));
+
+  ConfigModel without = model;
+  EXPECT_THAT(ChooseMtpLayers(table, {layer + "*"}, without), testing::SizeIs(1));
+  EXPECT_TRUE(MapByConfig(table, nullptr, without, {layer + "*"}).ok());
+  std::erase_if(table.tensors, of_layer);
+  EXPECT_FALSE(MapByConfig(table, nullptr, model, {}).ok());
+  EXPECT_TRUE(MapByConfig(table, nullptr, without, {}).ok());
+}
+
 // A training of Mixtral whose modules are those of transformers 4: a tensor, its moment and its step for each
 // expert.
 class ExpertsTest : public testing::Test {

@@ -259,11 +259,9 @@ TEST(MegatronFunctionTest, TakesTheRecordedOrTheComputedFamily) {
 TEST(MegatronFunctionTest, NamesUnknownArgumentsUnlessHarmlessOrUnset) {
   EXPECT_FALSE(
       ReadArguments({{"recompute_granularity", "selective"}, {"a_fork_of_ours", false}}).contains("other"));
-  for (const auto& [name, value] : std::map<std::string, json>{{"mtp_num_layers", 1},
-                                                               {"attention_output_gate", true},
+  for (const auto& [name, value] : std::map<std::string, json>{{"attention_output_gate", true},
                                                                {"num_experts", json::array({8})},
                                                                {"activation_func_clamp_value", 7.0},
-                                                               {"multi_latent_attention", true},
                                                                {"a_fork_of_ours", "on"}}) {
     const json facts = ReadArguments({{name, value}});
     EXPECT_EQ(facts["other"]["args." + name], value) << name;
@@ -271,6 +269,35 @@ TEST(MegatronFunctionTest, NamesUnknownArgumentsUnlessHarmlessOrUnset) {
     EXPECT_THAT(Write(facts, MegatronProgram::kCore).message(), HasSubstr("args." + name)) << name;
   }
   EXPECT_FALSE(ReadArguments({{"a_fork_of_ours", "on"}}, {}, {"args.a_fork_of_ours"}).contains("other"));
+}
+
+TEST(MegatronFunctionTest, LatentAttentionRotatesNeighboursAndIsScaledByYarn) {
+  json args = {{"multi_latent_attention", true},
+               {"position_embedding_type", "rope"},
+               {"qk_head_dim", 6},
+               {"qk_pos_emb_head_dim", 4},
+               {"kv_lora_rank", 8},
+               {"v_head_dim", 10},
+               {"mscale", 0.7}};
+  const json facts = ReadArguments(args);
+  EXPECT_EQ(facts["head_dim"], 10);
+  EXPECT_EQ(facts["qk_nope_head_dim"], 6);
+  EXPECT_EQ(facts["position_embedding"], "rope");
+  EXPECT_EQ(facts["rotary_interleaved"], true);
+  EXPECT_FALSE(facts.contains("q_lora_rank"));
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 40},   {"original_max_position_embeddings", 4096},
+                     {"beta_fast", 32},     {"beta_slow", 1}, {"mscale", 0.7},
+                     {"mscale_all_dim", 0}};
+  EXPECT_EQ(facts["rope_scaling"], yarn);
+  json written = {{"multi_latent_attention", true}};
+  AddFunctionArguments(facts, MegatronProgram::kCore, written);
+  EXPECT_EQ(written["rotary_interleaved"], false);  // Megatron refuses true
+  EXPECT_EQ(written["rope_type"], "yarn");
+  EXPECT_EQ(written["mscale"], 0.7);
+  args["rope_type"] = "rope";
+  EXPECT_FALSE(ReadArguments(args).contains("rope_scaling"));
+  args["position_embedding_type"] = "learned_absolute";
+  EXPECT_TRUE(ReadArguments(args)["other"].contains("args.position_embedding_type"));
 }
 
 TEST(ModelFunctionTest, UnknownKeysOfConfigJsonAreNamed) {

@@ -96,8 +96,11 @@ TEST(MegatronModulesTest, KnowsTheNamesOfAllVersions) {
                            "mlp.linear_fc1.layer_norm_bias", "pre_mlp_layernorm.weight", "lm_head.weight"})
     EXPECT_TRUE(FindMegatronParameter(name).module) << name;
   for (const char* name : {"", "weight", "bias", "mlp.routers.weight", "mlp.experts.linear_fc1.weight",
-                           "self_attention.linear_q_proj.weight", "word_embeddings.scale"})
+                           "self_attention.linear_q.weight", "word_embeddings.scale"})
     EXPECT_FALSE(FindMegatronParameter(name).module) << name;
+  const char* norm = "self_attention.q_layernorm.weight";
+  EXPECT_EQ(FindMegatronParameter(norm).module->canonical[0], "attention.query_norm");
+  EXPECT_EQ(FindMegatronParameter(norm, /*latent=*/true).module->canonical[0], "attention.query_down_norm");
 }
 
 }  // namespace

@@ -38,6 +38,42 @@ TEST(MegatronNamesTest, MapsTheHeadsCopyToTheEmbedding) {
   EXPECT_EQ(copy->name, "word_embeddings.weight");
 }
 
+TEST(MegatronNamesTest, LayersOfMultiTokenPredictionAreCountedApart) {
+  const char* norm = "mtp.layers.1.final_layernorm.weight";
+  EXPECT_FALSE(ParseMegatronName(norm));
+  for (const auto& [stored, name] :
+       {std::pair(norm, "mtp_final_layernorm.weight"), std::pair("mtp.layers.1.enorm.weight", "enorm.weight"),
+        std::pair("mtp.layers.1.transformer_layer.mlp.router.weight", "mlp.router.weight"),
+        std::pair("mtp.layers.1.mtp_model_layer.mlp.router.weight", "mlp.router.weight")}) {
+    const auto found = ParseMegatronName(stored, /*mtp=*/true);
+    ASSERT_TRUE(found) << stored;
+    EXPECT_TRUE(found->mtp);
+    EXPECT_EQ(found->layer, 1);
+    EXPECT_EQ(found->name, name);
+  }
+}
+
+TEST(MegatronNamesTest, ExpertsHaveTheirNumbersInThreeForms) {
+  const auto up = ParseExpertName("decoder.layers.2.mlp.experts.local_experts.3.linear_fc1.weight");
+  ASSERT_TRUE(up);
+  EXPECT_EQ(up->name.layer, 2);
+  EXPECT_EQ(up->name.name, "mlp.experts.experts.linear_fc1.weight");
+  EXPECT_EQ(up->expert, 3);
+  const auto grouped = ParseExpertName("decoder.layers.2.mlp.experts.linear_fc2.weight11");
+  ASSERT_TRUE(grouped);
+  EXPECT_EQ(grouped->expert, 11);
+  EXPECT_TRUE(grouped->is_down);
+  const auto all = ParseExpertName("decoder.layers.2.mlp.experts.weight1");
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->name.name, up->name.name);
+  EXPECT_FALSE(all->expert);
+  for (const char* other :
+       {"decoder.layers.2.mlp.linear_fc1.weight", "decoder.layers.2.mlp.experts.weight3",
+        "decoder.layers.2.mlp.experts.local_experts.x.linear_fc1.weight", "mlp.experts.linear_fc2.weight1",
+        "decoder.layers.2.mlp.experts.linear_fc3.weight1"})
+    EXPECT_FALSE(ParseExpertName(other)) << other;
+}
+
 TEST(MegatronNamesTest, OtherNamesAreRefused) {
   for (const std::string& name :
        {std::string(), std::string("layers."), std::string("layers.3"), std::string("layers.3."),
