@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 4> kRequired = {"num_layers", "hidden_siz
                                                        "vocab_size"};
 // Fields of `model` that are neither in FunctionFields() nor a condition: other sizes, and those from which
 // the function follows (model_function.cc, ReadWindow).
-constexpr std::array<std::string_view, 17> kOtherFields = {"ffn_hidden_size",
+constexpr std::array<std::string_view, 18> kOtherFields = {"ffn_hidden_size",
                                                            "max_position_embeddings",
                                                            "scale_attn_weights",
                                                            "query_pre_attn_scalar",
