@@ -41,7 +41,7 @@ class Mapper {
         expanded_(expanded),
         allow_(allow) {
     for (const ParameterSpec& spec : expanded.parameters) number_of_.emplace(spec.name, number_of_.size());
-    ListPlaces();
+    for (uint32_t i = 0; i < expanded.tensors.size(); ++i) place_of_.emplace(expanded.tensors[i].name, i);
     ListCopies();
     mapped_.catalog.tensors.resize(training ? 0 : number_of_.size());
     if (!training) return;
@@ -82,10 +82,6 @@ class Mapper {
 
   // `name` is the whole name, as cairn inspect shows it; or "optimizer".
   bool IsAllowed(const std::string& name) const { return FitsAnyGlob(name, allow_); }
-
-  void ListPlaces() {
-    for (uint32_t i = 0; i < expanded_.tensors.size(); ++i) place_of_.emplace(expanded_.tensors[i].name, i);
-  }
 
   void ListCopies() {
     for (const auto& [name, parameter] : CopiesIn(config_))
@@ -194,8 +190,8 @@ class Mapper {
     if (numbered_ > 0 && numbered_ == unknown_.size())
       return InvalidArgument(
           "the optimizer's states are identified by numbers ({}), and no file assigns these to parameters; "
-          "save "
-          "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer), which has "
+          "save torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer), which "
+          "has "
           "names; --allow optimizer takes the weights without them",
           ShortList(unknown_));
     if (!unknown_.empty())
@@ -277,7 +273,8 @@ class Mapper {
                      stack ? HoldsExperts(stored.spec.shape[0], wanted.shape[0]) : "", DisplayName(stored),
                      ToString(stored.spec.shape), config_.path, ToString(wanted.shape));
     }
-    if (!as_stored && !number && !IsOneParameter(wanted))
+    const bool one_parameter = wanted.parts.size() == 1 && !wanted.parts[0].reorders();
+    if (!as_stored && !number && !one_parameter)
       return NotSupported(
           "{} has shape {}, which cannot be cut as {} is; --allow optimizer takes the weights without the "
           "optimizer's state",
@@ -316,10 +313,6 @@ class Mapper {
     }
   }
 
-  static bool IsOneParameter(const ForeignTensor& tensor) {
-    return tensor.parts.size() == 1 && !tensor.parts[0].reorders();
-  }
-
   // Files have their parameters in the order of the trainer, states follow their weights. Returns its number.
   uint32_t AddTensor(const std::string& parameter, Role role, const TensorEntry& stored, bool as_stored) {
     auto& tensors = mapped_.catalog.tensors;
@@ -356,10 +349,6 @@ class Mapper {
   size_t numbered_ = 0;                  // states among the unknown ones whose parameter is a number
   ConfigMapping mapped_;
 };
-
-}  // namespace
-
-namespace {
 
 bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules) {
   return std::ranges::any_of(modules, [&](const Module& module) {
