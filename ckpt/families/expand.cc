@@ -127,7 +127,7 @@ ForeignTensor Alternating(std::string name, const std::vector<ParameterSpec>& sp
   tensor.seen = tensor.shape;
   tensor.seen.push_back(specs.size());
   tensor.shape[shape.rank() - 1] *= specs.size();
-  Axes axes = kSameAxes;  // of what is seen: the module, which is none of the parameter's, and then its own
+  Axes axes = kSameAxes;  // of what is seen: the module, which the parameter does not have, and then its own
   std::rotate(axes.begin(), axes.begin() + shape.rank(), axes.begin() + shape.rank() + 1);
   if (matrix) std::swap(axes[1], axes[2]);
   for (uint64_t i = 0; i < specs.size(); ++i) {

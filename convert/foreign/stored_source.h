@@ -39,7 +39,7 @@ class PartRegions final : public Regions {
   // `place_of`: sets the file and the offset of a part of this array.
   PartRegions(const std::vector<ArrayPart>& parts, std::function<void(uint32_t array, Region&)> place_of)
       : parts_(parts), place_of_(std::move(place_of)) {}
-  // Of tensors that are made of those of `source`, which have numbers as arrays have; a part is where its
+  // Tensors that are made of those of `source`, which have numbers as arrays have; a part is where its
   // array begins.
   PartRegions(const std::vector<ArrayPart>& parts, const CheckpointSource& source);
   size_t size() const override { return parts_.size(); }

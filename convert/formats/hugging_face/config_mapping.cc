@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <set>
 #include <unordered_map>
 
@@ -350,12 +349,15 @@ class Mapper {
   ConfigMapping mapped_;
 };
 
-bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules) {
+// `modules` are those of a form other than the files'. A name outside the layers may be in the files, too:
+// "norm.weight".
+bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules, const Architecture& family) {
   return std::ranges::any_of(modules, [&](const Module& module) {
     const std::string name = module.Name(/*of_bias=*/false);
-    const size_t layer = name.find(kLayerNumber);
-    if (layer == std::string::npos) return false;  // other forms may have the name, too: "norm.weight"
-    const std::string end = name.substr(layer + std::strlen(kLayerNumber));
+    const auto in_files = [&](const Module& other) { return other.Name(/*of_bias=*/false).ends_with(name); };
+    if (name.find(kLayerNumber) == std::string::npos && std::ranges::any_of(family.modules, in_files))
+      return false;
+    const std::string end = name.substr(name.find('}') + 1);  // after the layer, or all of it
     return std::ranges::any_of(stored.tensors,
                                [&](const TensorEntry& tensor) { return tensor.spec.name.ends_with(end); });
   });
@@ -363,8 +365,8 @@ bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules) {
 
 // That of a state dict if only it has a module of one of these names.
 StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
-  if (HasAnyOf(stored, family.in_memory)) return StoredForm::kMemory;
-  return HasAnyOf(stored, family.in_torchtitan) ? StoredForm::kTorchtitan : StoredForm::kFiles;
+  if (HasAnyOf(stored, family.in_memory, family)) return StoredForm::kMemory;
+  return HasAnyOf(stored, family.in_torchtitan, family) ? StoredForm::kTorchtitan : StoredForm::kFiles;
 }
 
 }  // namespace

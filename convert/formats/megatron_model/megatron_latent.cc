@@ -18,7 +18,7 @@ constexpr LatentSize kLatentSizes[] = {{"kv_lora_rank", "kv_lora_rank", 512},
                                        {"qk_pos_emb_head_dim", "qk_rope_head_dim", 64},
                                        {"v_head_dim", "v_head_dim", 128}};
 
-// Of yarn: Megatron's argument, transformers' key, and the default.
+// For yarn: Megatron's argument, transformers' key, and the default.
 struct YarnValue {
   const char* argument;
   const char* key;

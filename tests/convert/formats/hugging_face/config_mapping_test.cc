@@ -60,7 +60,7 @@ TEST_P(MapByConfigTest, MapsListedTensorsToParameters) {
 INSTANTIATE_TEST_SUITE_P(All, MapByConfigTest, testing::ValuesIn(AllAndOneMore()),
                          [](const auto& family) { return family.param.name; });
 
-TEST(MtpTest, CopiesInItsLayersAreTwinsAndLayersThatAreNotThereAreTakenOut) {
+TEST(MtpTest, CopiesInItsLayersAreTwinsAndMissingLayersAreTakenOut) {
   const Architecture& family = *FindArchitecture("deepseek_v3");
   std::mt19937_64 rng(1);
   json config = RandomConfig(family, rng);
