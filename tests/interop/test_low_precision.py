@@ -125,13 +125,31 @@ class Fp8Test(LowPrecisionTest):
 
     def test_a_layer_that_is_left_out_is_named(self):
         weights = self.release()
-        extra = "model.layers.2.eh_proj.weight"
+        extra = "model.layers.3.eh_proj.weight"
         values, scales = to_fp8(torch.randn(200, 400), 128)
         source = self.write("source", weights | {extra: values, extra + "_scale_inv": scales}, self.config, quantization_config=FP8)
         self.cairn("convert", source, "native", "--to", "native", code=2, says=["no place", extra])
-        self.cairn("convert", source, "native", "--to", "native", "--allow", "model.layers.2.*", says=["allowed 80.0 kB", f"in no tensor: {extra}"])
+        self.cairn("convert", source, "native", "--to", "native", "--allow", "model.layers.3.*", says=["allowed 80.0 kB", f"in no tensor: {extra}"])
         self.cairn("convert", "native", "back", "--to", "hf")
         self.assertEqual(set(tensors(self.dir / "back")), {name for name in weights if not name.endswith("_scale_inv")})
+
+    def test_layers_of_multi_token_prediction(self):
+        """As releases of DeepSeek-V3 have them: in FP8, with copies of two tensors, which are compared and not kept."""
+        weights = self.release()
+        more = {name.replace("layers.1.", "layers.2."): tensor.clone() for name, tensor in weights.items() if "layers.1." in name}
+        projection = to_fp8(torch.randn(DEEPSEEK.hidden_size, 2 * DEEPSEEK.hidden_size), 128)
+        more |= {"model.layers.2.eh_proj.weight": projection[0], "model.layers.2.eh_proj.weight_scale_inv": projection[1]}
+        more |= {f"model.layers.2.{norm}.weight": torch.rand(DEEPSEEK.hidden_size).bfloat16() for norm in ("enorm", "hnorm", "shared_head.norm")}
+        copies = {"model.layers.2.embed_tokens.weight": weights["model.embed_tokens.weight"].clone(),
+                  "model.layers.2.shared_head.head.weight": weights["lm_head.weight"].clone()}
+        quantization = {"quantization_config": FP8, "num_nextn_predict_layers": 1}
+        source = self.write("source", weights | more | copies, self.config, **quantization)
+        self.cairn("convert", source, "native", "--to", "native", "--ep", 2, "--dp", 2, "--dtype", "fp32")
+        self.cairn("convert", "native", "back", "--to", "hf")
+        self.check_tensors("back", self.by_torch(source, weights | more))
+        other = copies | {"model.layers.2.shared_head.head.weight": weights["lm_head.weight"] * 2}
+        source = self.write("other", weights | more | other, self.config, **quantization)
+        self.cairn("convert", source, "never", "--to", "native", code=2, says="shared_head.head.weight differs from lm_head.weight")
 
     def test_a_model_without_a_table(self):
         """Under its own names: as they are stored, or with weights of a type."""
