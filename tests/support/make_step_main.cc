@@ -3,6 +3,7 @@
 // a trainer leaves them.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <utility>
 
 #include "ckpt/codec/cast.h"
 #include "ckpt/families/expand.h"
@@ -37,8 +38,7 @@ std::vector<std::byte> ValuesFor(const TensorEntry& tensor, const Flags& flags) 
   std::vector<std::byte> bytes =
       ValuesOf(rounded ? TensorEntry{tensor.spec, Role::kMaster, Dtype::kF32} : tensor, flags.seed);
   if (rounded) {
-    const std::vector<std::byte> master = std::move(bytes);
-    bytes.resize(tensor.bytes());
+    const auto master = std::exchange(bytes, std::vector<std::byte>(tensor.bytes()));
     Cast(Dtype::kF32, master, tensor.dtype, bytes, OnOverflow::kInfinity);
   }
   std::byte& low = bytes[bytes.size() - SizeOf(tensor.dtype)];
