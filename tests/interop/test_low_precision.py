@@ -162,7 +162,7 @@ class Fp8Test(LowPrecisionTest):
         self.assertEqual(json.loads((self.dir / "back" / "config.json").read_text())["model_type"], "unheard_of")
         self.assertNotIn("quantization_config", json.loads((self.dir / "back" / "config.json").read_text()))
 
-    def test_what_is_refused(self):
+    def test_bad_files_are_refused(self):
         weights = self.release()
         name = "model.layers.1.mlp.experts.2.up_proj.weight"
         scales = name + "_scale_inv"
@@ -226,7 +226,7 @@ class Mxfp4Test(LowPrecisionTest):
             self.check_tensors("back", wanted)
             shutil.rmtree(self.dir / "back")
 
-    def test_what_is_refused(self):
+    def test_bad_files_are_refused(self):
         weights, wanted = self.release()
         name = "model.layers.1.mlp.experts.down_proj"
         blocks, scales = name + "_blocks", name + "_scales"

@@ -300,7 +300,7 @@ for name in TRAINED:
     setattr(TrainingsTest, f"test_training_of_{name}", lambda self, name=name: self.check_training(name))
 
 class PlansTest(TransformersTest):
-    def test_parameters_of_releases_are_those_of_transformers(self):
+    def test_releases_have_as_many_parameters_as_transformers_says(self):
         sizes = {"mixtral": {}, "qwen3_moe": {"num_hidden_layers": 48, "head_dim": 128}, "deepseek_v3": {}}
         for family, more in sizes.items():  # of Mixtral 8x7B, Qwen3 30B and DeepSeek-V3; defaults of transformers otherwise
             config = AutoConfig.for_model(family, **more)

@@ -35,8 +35,9 @@ Result<int> ParseRanks(std::string_view text) {
 // Takes --nproc-per-node N (or =N) out of `arguments`; nothing if it is missing.
 Result<std::optional<int>> TakeRanks(std::vector<std::string>& arguments) {
   std::optional<int> ranks;
+  const std::string flag_and_value = fmt::format("{}=", kRanksFlag);
   for (size_t i = 0; i < arguments.size();) {
-    const bool joined = arguments[i].starts_with(std::string(kRanksFlag) + "=");
+    const bool joined = arguments[i].starts_with(flag_and_value);
     if (!joined && arguments[i] != kRanksFlag) {
       ++i;
       continue;
