@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/short_list.h"
 #include "ckpt/families/hugging_face_config.h"
 
@@ -38,10 +39,8 @@ bool HasExperts(const std::string& module) {
 }
 
 std::optional<uint64_t> NumberIn(const std::string& module) {
-  const bool digits = module.find_first_not_of("0123456789") == std::string::npos;
-  if (module.empty() || module.size() > 7 || !digits) return std::nullopt;
-  const uint64_t number = std::stoul(module);
-  return number < kMaxExperts ? std::optional(number) : std::nullopt;
+  const auto number = ParseNumber<uint64_t>(module);
+  return number && *number < kMaxExperts ? number : std::nullopt;
 }
 
 struct Place {
