@@ -23,6 +23,8 @@ class ModuleSet {
   bool Has(std::string_view name) const;
   bool HasBias(std::string_view name) const;
   void Add(const CanonicalModule& module, bool bias);
+  // Removes all modules whose names begin so.
+  void RemoveAll(std::string_view begin);
   auto operator<=>(const ModuleSet&) const = default;
 
  private:
@@ -47,6 +49,22 @@ inline constexpr DenseModules kLlamaModules{.positions = false,
                                             .linear_bias = false,
                                             .gate = true};
 
+// What layers have in place of modules of a dense decoder, and in addition.
+struct LayerChoices {
+  uint64_t layers = 1;  // one is enough if all are alike
+  // Latent attention in place of query, key and value.
+  bool latent = false;
+  bool query_down = false;  // queries have a latent vector, too
+  bool latent_norms = true;
+  // The layers that have experts in place of the MLP; null: none.
+  std::function<bool(uint64_t layer)> is_mixture;
+  bool expert_bias = false;  // of router and experts
+  bool router_correction = false;
+  bool shared_expert = false;
+  bool shared_gate = false;
+  uint64_t mtp_layers = 0;  // of multi-token prediction; each has a layer like the last one
+};
+
 class DecoderModules {
  public:
   // All layers are of one kind.
@@ -54,6 +72,8 @@ class DecoderModules {
   // By the canonical names of a model's parameters; those of layer 0 are enough if all layers are alike.
   // Other names count for nothing.
   static DecoderModules Among(const std::set<std::string_view>& names);
+  // Of these, which are those of a dense decoder, with other layers.
+  DecoderModules With(const LayerChoices& choices) const;
 
   const ModuleSet& outside() const { return outside_; }
   const ModuleSet& layer(uint64_t number) const {
@@ -73,6 +93,9 @@ class DecoderModules {
   auto operator<=>(const DecoderModules&) const = default;
 
  private:
+  // `layer` is the next one, or a later one.
+  void SetLayer(uint64_t layer, const ModuleSet& set);
+
   ModuleSet outside_;
   std::vector<ModuleSet> kinds_;  // at least one
   std::vector<size_t> layers_;    // the kind of each layer; empty: all are of the first

@@ -1,12 +1,9 @@
-// The model that a log describes: its sizes, then the modules of its layers, by the names that they would
-// have in a checkpoint (ckpt/FORMAT.md).
+// The model that a log describes: its sizes, then the modules of its layers.
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "ckpt/model/canonical_modules.h"
 #include "tools/report/numbers.h"
 #include "tools/report/run_config.h"
 
@@ -38,52 +35,6 @@ std::optional<std::vector<bool>> MixtureLayers(const std::string& text, int64_t 
 bool IsLatent(const RunConfig& config) {
   return config.latent.value_or(false) && IsPossible(config.key_value_rank) && IsPossible(config.heads) &&
          IsPossible(config.rotated_dim) && IsPossible(config.unrotated_dim) && IsPossible(config.value_dim);
-}
-
-// The modules that take the place of "attention.query", "key" and "value", and of those of the MLP.
-std::vector<std::string> LatentModules(const ModelShape& shape) {
-  std::vector<std::string> names = {"attention.key_value_down", "attention.key_value_down_norm",
-                                    "attention.key_value_up"};
-  if (shape.query_rank == 0) return names.emplace_back("attention.query"), names;
-  names.insert(names.end(), {"attention.query_down", "attention.query_down_norm", "attention.query_up"});
-  return names;
-}
-std::vector<std::string> MixtureModules(const ModelShape& shape, bool gated) {
-  std::vector<std::string> names = {"mlp.router"};
-  for (const char* mlp : {"mlp.experts.", "mlp.shared."}) {
-    if (mlp == std::string_view("mlp.shared.") && shape.shared_ffn == 0) continue;
-    for (const char* side : {"up", "down"}) names.push_back(std::string(mlp) + side);
-    if (gated) names.push_back(std::string(mlp) + "gate");
-  }
-  return names;
-}
-
-// The modules of layers that are like those of `dense`, but for latent attention and mixtures.
-DecoderModules ModulesOf(const ModelShape& shape, const DecoderModules& dense,
-                         const std::vector<bool>& mixtures) {
-  std::set<std::string> names;
-  const auto add = [&](const CanonicalModule& module, const ModuleSet& set, const std::string& prefix) {
-    for (const bool bias : {false, true})
-      if (set.Has(module, bias))
-        names.insert(fmt::format("{}{}.{}", prefix, module.name, bias ? "bias" : "weight"));
-  };
-  const bool latent = shape.key_value_rank > 0;
-  for (size_t layer = 0; layer < mixtures.size(); ++layer) {
-    const std::string prefix = fmt::format("{}{}.", kInLayers, layer);
-    std::vector<std::string> more;
-    if (latent) more = LatentModules(shape);
-    if (mixtures[layer])
-      std::ranges::move(MixtureModules(shape, dense.Has("mlp.gate")), std::back_inserter(more));
-    for (const std::string& name : more) names.insert(prefix + name + ".weight");
-    for (const CanonicalModule& module : CanonicalModules()) {
-      const bool qkv = module.name == "attention.query" || module.name == "attention.key" ||
-                       module.name == "attention.value";
-      if ((latent && qkv) || (mixtures[layer] && module.name.starts_with("mlp."))) continue;
-      add(module, dense.layer(layer), prefix);
-    }
-  }
-  for (const CanonicalModule& module : CanonicalModules()) add(module, dense.outside(), "");
-  return DecoderModules::Among({names.begin(), names.end()});
 }
 
 void TakeLatentAttention(const RunConfig& config, ModelShape& shape) {
@@ -137,7 +88,11 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
   const auto mixtures = mixture ? MixtureLayers(config.mixture_layers.value_or(""), shape.layers)
                                 : std::optional(std::vector<bool>(shape.layers, false));
   if (!mixtures) return std::nullopt;
-  shape.modules = ModulesOf(shape, shape.modules, *mixtures);
+  shape.modules = shape.modules.With({.layers = mixtures->size(),
+                                      .latent = latent,
+                                      .query_down = shape.query_rank != 0,
+                                      .is_mixture = [&](uint64_t layer) { return (*mixtures)[layer]; },
+                                      .shared_expert = shape.shared_ffn != 0});
   return shape;
 }
 

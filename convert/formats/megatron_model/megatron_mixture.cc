@@ -1,12 +1,10 @@
 #include "convert/formats/megatron_model/megatron_mixture.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "ckpt/families/expand.h"
-#include "ckpt/model/canonical_modules.h"
 #include "convert/formats/megatron_model/megatron_function.h"
 
 namespace cairn {
@@ -43,45 +41,6 @@ json DenseLayers(const json& frequency, uint64_t layers) {
 bool GroupsAreDeepSeeks(const json& topk, const json& group_topk, bool corrected) {
   return topk.is_number_integer() && group_topk.is_number_integer() && group_topk > 0 &&
          topk.get<int64_t>() / group_topk.get<int64_t>() == (corrected ? 2 : 1);
-}
-
-// Modules that come in place of those that have one of these names, or begin with it.
-struct Replacement {
-  std::vector<std::string_view> replaced, modules;
-  bool Replaces(const CanonicalModule& module) const {
-    return std::ranges::any_of(replaced, [&](auto name) { return module.name.starts_with(name); });
-  }
-};
-
-Replacement LatentModules(const json& args, const json& facts) {
-  if (!facts.contains("kv_lora_rank")) return {};
-  Replacement latent{{"attention.query", "attention.key", "attention.value"},
-                     {"attention.key_value_down", "attention.key_value_up"}};
-  const bool ranked = facts.contains("q_lora_rank"), norms = IsSet(args, "qk_layernorm");
-  latent.modules.push_back(ranked ? "attention.query_up" : "attention.query");
-  if (ranked) latent.modules.push_back("attention.query_down");
-  if (norms) latent.modules.push_back("attention.key_value_down_norm");
-  if (ranked && norms) latent.modules.push_back("attention.query_down_norm");
-  return latent;
-}
-
-Replacement ExpertModules(const DecoderModules& dense, const json& args, const json& facts) {
-  if (!facts.contains("num_experts")) return {};
-  const bool gated = dense.Has("mlp.gate");
-  Replacement mixture{{"mlp."}, {"mlp.router", "mlp.experts.up", "mlp.experts.down"}};
-  auto& modules = mixture.modules;
-  if (gated) modules.push_back("mlp.experts.gate");
-  if (IsSet(args, "moe_router_enable_expert_bias")) modules.push_back("mlp.router_correction");
-  if (!facts.contains("shared_expert_ffn_hidden_size")) return mixture;
-  modules.insert(modules.end(), {"mlp.shared.up", "mlp.shared.down"});
-  if (gated) modules.push_back("mlp.shared.gate");
-  if (IsSet(args, "moe_shared_expert_gate")) modules.push_back("mlp.shared_gate");
-  return mixture;
-}
-
-// True for the modules of a mixture that have biases if the model's linear ones have.
-bool IsOfExpert(std::string_view module) {
-  return module == "mlp.router" || module.starts_with("mlp.experts.");
 }
 
 }  // namespace
@@ -140,43 +99,18 @@ bool ChangesMixtures(std::string_view argument) {
 }
 
 DecoderModules LayerByLayer(const DecoderModules& dense, const json& args, const json& facts) {
-  const bool biased = dense.HasBias("mlp.down");
-  std::set<std::string> names;
-  // One is enough if all are alike. The last one is inside those of multi-token prediction.
   const bool alike = facts.value("dense_layers", json()).empty();
-  const uint64_t layers = std::min(alike ? 1 : facts.value("num_layers", uint64_t{1}), kMaxLayersListed),
-                 mtp = std::min(facts.value("mtp_layers", uint64_t{0}), kMaxLayersListed);
-  // Only names are asked for.
-  const ModelShape any{.layers = static_cast<int64_t>(layers),
-                       .mtp_layers = static_cast<int64_t>(mtp),
-                       .hidden = 1,
-                       .heads = 1};
-  const auto add = [&](std::string_view module, bool weight, bool bias, uint64_t layer) {
-    const CanonicalModule& of = *FindCanonicalModule(module);
-    if (weight) names.insert(SpecOf(of, false, static_cast<int>(layer), any).name);
-    if (bias) names.insert(SpecOf(of, true, static_cast<int>(layer), any).name);
-  };
-  const auto add_all = [&](const ModuleSet& set, auto is_part, uint64_t layer) {
-    for (const CanonicalModule& module : CanonicalModules())
-      if (is_part(module)) add(module.name, set.Has(module, false), set.Has(module, true), layer);
-  };
-  const Replacement attention = LatentModules(args, facts), mlp = ExpertModules(dense, args, facts);
-  add_all(
-      dense.outside(), [](const CanonicalModule& module) { return module.place != 0; }, 0);
-  for (uint64_t i = 0; i < layers + mtp; ++i) {
-    const bool mixture = Holds(kMixture, facts, static_cast<int>(std::min(i, layers - 1)));
-    if (i >= layers) add("projection", true, false, i);
-    for (const std::string_view norm : {"embedding_norm", "hidden_norm", "prediction_norm"})
-      if (i >= layers) add(norm, true, dense.HasBias("final_norm"), i);
-    const auto stays = [&](const CanonicalModule& module) {
-      return module.place == 0 && !attention.Replaces(module) && !(mixture && mlp.Replaces(module));
-    };
-    add_all(dense.layer(0), stays, i);
-    for (const std::string_view name : attention.modules) add(name, true, false, i);
-    if (!mixture) continue;
-    for (const std::string_view name : mlp.modules) add(name, true, biased && IsOfExpert(name), i);
-  }
-  return DecoderModules::Among({names.begin(), names.end()});
+  return dense.With(
+      {.layers = std::min(alike ? 1 : facts.value("num_layers", uint64_t{1}), kMaxLayersListed),
+       .latent = facts.contains("kv_lora_rank"),
+       .query_down = facts.contains("q_lora_rank"),
+       .latent_norms = IsSet(args, "qk_layernorm"),
+       .is_mixture = [&](uint64_t layer) { return Holds(kMixture, facts, static_cast<int>(layer)); },
+       .expert_bias = dense.HasBias("mlp.down"),
+       .router_correction = IsSet(args, "moe_router_enable_expert_bias"),
+       .shared_expert = facts.contains("shared_expert_ffn_hidden_size"),
+       .shared_gate = IsSet(args, "moe_shared_expert_gate"),
+       .mtp_layers = std::min(facts.value("mtp_layers", uint64_t{0}), kMaxLayersListed)});
 }
 
 }  // namespace cairn
