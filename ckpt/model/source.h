@@ -57,6 +57,12 @@ class CheckpointSource {
   virtual void SetCacheBytes(uint64_t bytes) = 0;
   // Bytes read so far from the files that hold tensors.
   virtual uint64_t bytes_read() const = 0;
+  // The bytes of a tensor in the files, which may hold it in another type.
+  virtual uint64_t StoredBytes(uint32_t tensor) const { return catalog().tensors[tensor].bytes(); }
+
+  // Bytes that are read are compared with the checksums that another system's files bring along, and
+  // CheckRead() reports. Stops checking. Returns whether there were any checksums.
+  virtual bool SkipSums() { return false; }
 };
 
 }  // namespace cairn

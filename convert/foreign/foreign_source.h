@@ -1,6 +1,7 @@
 // A checkpoint of another system that is open.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "ckpt/model/source.h"
@@ -19,11 +20,6 @@ class ForeignSource : public CheckpointSource {
   // For the user who reads it; may be empty.
   const std::string& note() const { return note_; }
   void SetNote(std::string note) { note_ = std::move(note); }
-  // Bytes that are read are compared with the checksums that the files bring along, and CheckRead() reports.
-  // Stops checking. Returns whether there were any checksums.
-  virtual bool SkipSums() { return false; }
-  // The bytes of a tensor in the files.
-  virtual uint64_t StoredBytes(uint32_t tensor) const { return catalog().tensors[tensor].bytes(); }
   // Where everything lies (stored_source.h); null if values are computed from several files.
   virtual const StoredCatalog* stored() const { return nullptr; }
 
@@ -34,6 +30,24 @@ class ForeignSource : public CheckpointSource {
 
  private:
   std::string name_, note_;
+};
+
+// One that shows the tensors of another source, whose files they lie in, in another way.
+class SourceOverAnother : public ForeignSource {
+ public:
+  const std::string& directory() const final { return source_->directory(); }
+  Status CheckRead() final { return source_->CheckRead(); }
+  void SetCacheBytes(uint64_t bytes) final { source_->SetCacheBytes(bytes); }
+  uint64_t bytes_read() const final { return source_->bytes_read(); }
+  bool SkipSums() final { return source_->SkipSums(); }
+
+ protected:
+  explicit SourceOverAnother(std::unique_ptr<CheckpointSource> source)
+      : ForeignSource(source->manifest()), source_(std::move(source)) {
+    SetName(source_->name());
+  }
+
+  const std::unique_ptr<CheckpointSource> source_;
 };
 
 }  // namespace cairn

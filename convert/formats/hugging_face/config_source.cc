@@ -54,7 +54,6 @@ void RenameMembers(const ConfigMapping& mapped, json& state) {
 // In the form of Account::Close(); a tensor of the source counts as a storage.
 json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
   const auto& tensors = source.catalog().tensors;
-  const auto* const foreign = source.native_step() ? nullptr : static_cast<const ForeignSource*>(&source);
   std::vector<std::string> part_of;
   for (const TensorEntry& tensor : tensors) part_of.emplace_back(Name(tensor.role));
   json in_no_tensor = json::array(), left_behind = json::array();
@@ -72,7 +71,7 @@ json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
   uint64_t all = 0;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     auto& [count, bytes] = parts[part_of[i]];
-    const uint64_t stored = foreign ? foreign->StoredBytes(i) : tensors[i].bytes();
+    const uint64_t stored = source.StoredBytes(i);
     ++count;
     bytes += stored;
     all += stored;
@@ -86,15 +85,11 @@ json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
           {"left_behind", std::move(left_behind)}};
 }
 
-class ConfigSource final : public ForeignSource {
+class ConfigSource final : public SourceOverAnother {
  public:
   ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, json model,
                std::vector<std::string> history)
-      : ForeignSource(source->manifest()),
-        source_(std::move(source)),
-        parts_(std::move(mapped.parts)),
-        seen_(std::move(mapped.seen)) {
-    SetName(source_->name());
+      : SourceOverAnother(std::move(source)), parts_(std::move(mapped.parts)), seen_(std::move(mapped.seen)) {
     manifest_.model = std::move(model);
     manifest_.files.clear();
     RenameMembers(mapped, manifest_.state);
@@ -109,14 +104,6 @@ class ConfigSource final : public ForeignSource {
 
   const TensorTable& catalog() const override { return catalog_; }
   const Regions& regions() const override { return regions_; }
-  const std::string& directory() const override { return source_->directory(); }
-  Status CheckRead() override { return source_->CheckRead(); }
-  void SetCacheBytes(uint64_t bytes) override { source_->SetCacheBytes(bytes); }
-  uint64_t bytes_read() const override { return source_->bytes_read(); }
-
-  bool SkipSums() override {
-    return !source_->native_step() && static_cast<ForeignSource&>(*source_).SkipSums();
-  }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
     for (const auto& [part, common] : regions_.parts().Meet(tensor, box)) {
@@ -179,7 +166,6 @@ class ConfigSource final : public ForeignSource {
     }
   }
 
-  const std::unique_ptr<CheckpointSource> source_;
   TensorTable catalog_;
   const std::vector<ArrayPart> parts_;
   const std::map<uint32_t, Dims> seen_;

@@ -53,11 +53,10 @@ void ToBlocks(int dim, uint64_t size, Box& box) {
   box.extent[dim] = BlocksIn(end, size) - box.offset[dim];
 }
 
-class DequantizedSource final : public ForeignSource {
+class DequantizedSource final : public SourceOverAnother {
  public:
   DequantizedSource(std::unique_ptr<ForeignSource> source, const std::vector<BlockScaled>& scaled, Dtype type)
-      : ForeignSource(source->manifest()), source_(std::move(source)), type_(type) {
-    SetName(source_->name());
+      : SourceOverAnother(std::move(source)), type_(type) {
     if (manifest_.model.contains("config")) manifest_.model["config"].erase(kQuantization);
     const TensorTable& stored = source_->catalog();
     catalog_.files = stored.files;
@@ -86,11 +85,6 @@ class DequantizedSource final : public ForeignSource {
 
   const TensorTable& catalog() const override { return catalog_; }
   const Regions& regions() const override { return *regions_; }
-  const std::string& directory() const override { return source_->directory(); }
-  Status CheckRead() override { return source_->CheckRead(); }
-  void SetCacheBytes(uint64_t bytes) override { source_->SetCacheBytes(bytes); }
-  uint64_t bytes_read() const override { return source_->bytes_read(); }
-  bool SkipSums() override { return source_->SkipSums(); }
 
   uint64_t StoredBytes(uint32_t tensor) const override {
     const auto bytes = [this](uint32_t stored) { return source_->catalog().tensors[stored].bytes(); };
@@ -196,7 +190,6 @@ class DequantizedSource final : public ForeignSource {
     }
   }
 
-  const std::unique_ptr<ForeignSource> source_;
   const Dtype type_;
   TensorTable catalog_;
   std::vector<ArrayPart> parts_;                   // of each tensor; array: a tensor of the source
