@@ -251,7 +251,7 @@ class Checker {
     AllowLost(asked_.open.allow, census);
     for (std::string& lost : census.lost) found.problems.push_back({path, 0, "", std::move(lost)});
     if (values) {
-      ValueReport of_values = CheckValues(source, checks_.max_memory,
+      ValueReport of_values = CheckValues(source, census, checks_.max_memory,
                                           [&](uint64_t done) { progress->Update(sums.bytes + done); });
       found.bytes_checked += of_values.bytes_checked;
       std::ranges::move(of_values.notes, std::back_inserter(census.notes));

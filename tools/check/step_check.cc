@@ -99,9 +99,9 @@ StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOp
   }
   RenewHold(fs, directory, (*step)->manifest());
   StepReport report;
-  ExpertCensus census = CountExperts((*step)->catalog().tensors, (*step)->manifest().model);
-  report.mixtures = std::move(census.mixtures);
-  report.notes = std::move(census.notes);
+  const ExpertCensus census = CountExperts((*step)->catalog().tensors, (*step)->manifest().model);
+  report.mixtures = census.mixtures;
+  report.notes = census.notes;
   const auto from_here = [&progress, &report](uint64_t done) {
     if (progress) progress(report.bytes_checked + done);
   };
@@ -110,7 +110,7 @@ StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOp
   if (every_byte) AppendEveryByte(report, fs, **step, options, from_here);
   if (options.hash && options.sample) AppendSample(report, CheckSample(**step, *options.sample, from_here));
   if (!options.values) return report;
-  ValueReport values = CheckValues(**step, options.max_memory, from_here);
+  ValueReport values = CheckValues(**step, census, options.max_memory, from_here);
   Append(report, CheckKind::kValues, values);
   std::ranges::move(values.notes, std::back_inserter(report.notes));
   return report;

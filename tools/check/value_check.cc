@@ -28,8 +28,13 @@ struct Fault {
 
 class ValueChecker {
  public:
-  ValueChecker(CheckpointSource& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress)
-      : step_(step), catalog_(step.catalog()), block_bytes_(BlockBytesFor(max_memory)), progress_(progress) {
+  ValueChecker(CheckpointSource& step, const ExpertCensus& census, uint64_t max_memory,
+               const std::function<void(uint64_t)>& progress)
+      : step_(step),
+        catalog_(step.catalog()),
+        census_(census),
+        block_bytes_(BlockBytesFor(max_memory)),
+        progress_(progress) {
     step_.SetCacheBytes(ReaderCacheFor(max_memory));
   }
 
@@ -154,7 +159,7 @@ class ValueChecker {
 
   CheckpointSource& step_;
   const TensorTable& catalog_;
-  const ExpertCensus census_ = CountExperts(catalog_.tensors, step_.manifest().model);
+  const ExpertCensus& census_;
   ExpertValues experts_{catalog_.tensors, census_};
   bool read_all_ = true;  // tensors
   const uint64_t block_bytes_;
@@ -164,9 +169,9 @@ class ValueChecker {
 
 }  // namespace
 
-ValueReport CheckValues(CheckpointSource& step, uint64_t max_memory,
+ValueReport CheckValues(CheckpointSource& step, const ExpertCensus& census, uint64_t max_memory,
                         const std::function<void(uint64_t)>& progress) {
-  return ValueChecker(step, max_memory, progress).Check();
+  return ValueChecker(step, census, max_memory, progress).Check();
 }
 
 StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index) {

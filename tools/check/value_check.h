@@ -1,6 +1,5 @@
 // Checks that values make sense: no NaN or infinity in floats, and every 16-bit weight is its fp32 master
-// rounded to nearest even, bit for bit; and what the values of
-// experts tell (expert_verdict.h).
+// rounded to nearest even, bit for bit; and what the values of experts tell (expert_verdict.h).
 #pragma once
 
 #include <functional>
@@ -9,13 +8,16 @@
 
 namespace cairn {
 
+struct ExpertCensus;
+
 struct ValueReport : VerifyReport {
   std::vector<std::string> notes;  // that do not fail the check
 };
 
 // One problem per tensor and kind: the number of elements, and (in a native step) the place of the first.
-// Memory is bounded by `max_memory`. (Vocabulary padding is not stored, so there is none to check.)
-ValueReport CheckValues(CheckpointSource& step, uint64_t max_memory,
+// `census` is that of the same tensors. Memory is bounded by `max_memory`. (Vocabulary padding is not stored,
+// so there is none to check.)
+ValueReport CheckValues(CheckpointSource& step, const ExpertCensus& census, uint64_t max_memory,
                         const std::function<void(uint64_t)>& progress = {});
 
 // Where element `index` of a tensor's row-major order is stored. Requires a catalog that covers it.
