@@ -3,7 +3,9 @@
 import glob
 import json
 import os
+import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -20,6 +22,17 @@ def cairn(*args, status=0, **kwargs):
     if status is not None and done.returncode != status:
         raise AssertionError(f"cairn {' '.join(map(str, args))}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def written_for(cls, script, *args):
+    """The directory, which goes with the class, in which a script of this folder wrote."""
+    place = tempfile.TemporaryDirectory(prefix=f"cairn-{cls.__name__}-")
+    cls.addClassCleanup(place.cleanup)
+    writer = pathlib.Path(__file__).with_name(script)
+    done = subprocess.run([sys.executable, writer, place.name, *args], capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr[-3000:])
+    return pathlib.Path(place.name)
 
 
 def topology(tp, pp, dp, zero=0):

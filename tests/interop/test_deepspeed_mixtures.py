@@ -4,13 +4,11 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 
 import torch
-from harness import seal
+from harness import seal, written_for
 
 sys.path[:0] = [str(pathlib.Path(__file__).parents[2] / part) for part in ("python", "tests/cli")]
 import cairn  # noqa: E402
@@ -19,17 +17,12 @@ from cairn_cli import CliTest  # noqa: E402
 COMMON = {"train_micro_batch_size_per_gpu": 4, "zero_allow_untested_optimizer": True}
 BF16 = {"bf16": {"enabled": True}}
 CONFIGS = {"fp32": COMMON, "bf16": COMMON | BF16, "zero2": COMMON | BF16 | {"zero_optimization": {"stage": 2}}}
-HERE = pathlib.Path(__file__).parent
 
 
 class DeepSpeedMixturesTest(CliTest):
     @classmethod
     def setUpClass(cls):
-        place = tempfile.TemporaryDirectory(prefix="cairn-deepspeed-mixtures-")
-        cls.addClassCleanup(place.cleanup)
-        cls.trained = pathlib.Path(place.name)
-        writer = HERE / "deepspeed_mixtures.py"
-        subprocess.run([sys.executable, writer, place.name, json.dumps(CONFIGS)], check=True, capture_output=True, timeout=300)
+        cls.trained = written_for(cls, "deepspeed_mixtures.py", json.dumps(CONFIGS))
 
     def check_values(self, run, known):
         with cairn.open(self.dir / run) as checkpoint:

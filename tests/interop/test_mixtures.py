@@ -4,13 +4,12 @@ layer in one, through native steps of other EP and ETP, and back: the same bits.
 import json
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 import unittest
 
 import torch
 import torch.distributed.checkpoint as dcp
+from harness import written_for
 from mixtures_writer import EXPERTS, HIDDEN, MODELS, TRAINED, WIDTH, make_mixture
 from safetensors.torch import load_file, save_file
 from test_huggingface import TransformersTest, bits, logits, tensors
@@ -133,11 +132,7 @@ class TrainingsTest(TransformersTest):
 
     @classmethod
     def setUpClass(cls):
-        place = tempfile.TemporaryDirectory(prefix="cairn-mixtures-")
-        cls.addClassCleanup(place.cleanup)
-        cls.trained = pathlib.Path(place.name)
-        writer = pathlib.Path(__file__).with_name("mixtures_writer.py")
-        subprocess.run([sys.executable, writer, place.name], check=True, capture_output=True, timeout=600)
+        cls.trained = written_for(cls, "mixtures_writer.py")
 
     def check_values(self, run, role, stored, **options):
         """`stored`: all parameters by their names in a release."""
