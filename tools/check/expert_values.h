@@ -40,7 +40,7 @@ class ExpertValues {
   // All bytes of a tensor come in row-major order, before those of the next one.
   void Add(uint32_t tensor, std::span<const std::byte> bytes);
 
-  const Parts& weights() const { return weights_; }  // masters, if there are no weights
+  const Parts& weights() const { return weights_; }  // masters of a checkpoint without weights
   const Parts& second_moments() const { return second_moments_; }
   // Matrices of weights that are not of experts, by number in the catalog.
   const std::map<uint32_t, ValueStats>& others() const { return others_; }

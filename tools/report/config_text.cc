@@ -139,7 +139,7 @@ void TakeJsonFields(std::string_view text, RunConfig& config) {
   }
 }
 
-// "8,030,261,248 total parameters"; -1 if there is no number.
+// "8,030,261,248 total parameters"; -1 if the text has no number.
 double NumberWithCommas(std::string_view text) {
   std::string digits;
   for (const char c : text.substr(0, text.find(' ')))

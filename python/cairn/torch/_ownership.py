@@ -167,7 +167,7 @@ class Ownership:
         return self._plain_holders
 
     def group(self, fqn: str, value: Any) -> Optional[str]:
-        """A name for the ranks that hold the same part as this one; None if there are no others.
+        """A name for the ranks that hold the same part as this rank; None if no other rank does.
 
         It begins with GIVEN if `replicas` names them. Vectors are not compared (None): those of a batch norm
         differ between data parallel ranks.
