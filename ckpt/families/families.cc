@@ -76,6 +76,11 @@ const Architecture* FindArchitecture(const std::string& name) {
   return found == all.end() ? nullptr : &*found;
 }
 
+std::string ModelTypeOf(const json& config) {
+  const auto type = config.find("model_type");
+  return type != config.end() && type->is_string() ? type->get<std::string>() : "";
+}
+
 Status AddFamilies(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   std::map<std::string, json> files;

@@ -32,6 +32,8 @@ std::span<const Architecture> Architectures();
 
 // Null for an unknown name.
 const Architecture* FindArchitecture(const std::string& name);
+// model_type of a config.json; empty if it is missing or not a text.
+std::string ModelTypeOf(const nlohmann::json& config);
 
 // Adds the families in the *.json of a directory. Call it before the first use of Architectures(): it moves
 // them. Errors: those of Families::Add and of ReadJsonObject; NotFound if it has none.

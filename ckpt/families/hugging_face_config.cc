@@ -172,14 +172,14 @@ json FieldsOf(const Architecture& architecture, const json& config) {
 
 // The sizes, the modules, and `tied` as the family has it by default, without multi-token prediction; `table`
 // is null if it has none. An unknown family is assumed to be like the newer ones.
-Result<ModelShape> ShapeOfFamily(const Architecture* table, const std::string& family, const json& config) {
+Result<ModelShape> ShapeOfFamily(const Architecture* table, const json& config) {
   json model = json::object();
   for (const Field& size : kSizes)
     if (const json* value = FindKey(size, config)) model[size.model] = *value;
   if (table == nullptr) {
     CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
     static const json kSizesOnly = json::parse(SizesOnlyText());
-    const json known = kSizesOnly.value(family, json::object());
+    const json known = kSizesOnly.value(ModelTypeOf(config), json::object());
     DenseModules modules = known.value("gated_mlp", true) ? kLlamaModules : DenseModules();
     modules.positions = known.value("learned_positions", false);
     shape.modules = modules;
@@ -214,9 +214,7 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
 }
 
 Result<ModelShape> ShapeOfConfig(const json& config) {
-  const auto type = config.find("model_type");
-  const std::string family = type != config.end() && type->is_string() ? type->get<std::string>() : "";
-  const Architecture* table = FindArchitecture(family);
+  const Architecture* table = FindArchitecture(ModelTypeOf(config));
   CAIRN_RETURN_IF_ERROR(CheckCounted(config, table));
   if (FindKey(kSizes[0], config) == nullptr)
     for (const char* part : kDecoderParts)
@@ -227,7 +225,7 @@ Result<ModelShape> ShapeOfConfig(const json& config) {
         Result<ModelShape> shape = ShapeOfConfig(decoder);
         return shape.ok() ? shape : shape.status().WithContext(part);
       }
-  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ShapeOfFamily(table, family, config));
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ShapeOfFamily(table, config));
   if (shape.positions > 0) shape.seq = shape.positions;
   if (!shape.modules.Has("embedding.position")) shape.positions = 0;
   if (const json tied = config.value("tie_word_embeddings", json()); tied.is_boolean()) shape.tied = tied;
@@ -285,8 +283,7 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& given, 
 json CompleteModel(const json& model) {
   const json kept = KeptOfHuggingFace(model, "config");
   if (model.contains("function") || !kept.is_object()) return model;
-  const json type = kept.value("model_type", json());
-  const Architecture* architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
+  const Architecture* architecture = FindArchitecture(ModelTypeOf(kept));
   if (architecture == nullptr || model.value("architecture", json()) != architecture->name) return model;
   Result<json> complete = ModelOfConfig(*architecture, kept);
   if (!complete.ok()) return model;

@@ -13,6 +13,7 @@
 #include "ckpt/base/parse_number.h"
 #include "ckpt/base/short_list.h"
 #include "ckpt/families/hugging_face_config.h"
+#include "ckpt/model/shape.h"
 
 namespace cairn {
 namespace {
@@ -20,8 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kRouters[] = {"router.weight", "gate.weight", "router.gate.weight", "gate.wg.weight"};
-constexpr size_t kListed = 4;              // of missing experts
-constexpr uint64_t kMaxExperts = 1 << 20;  // a higher number in a name is not one of an expert
+constexpr size_t kListed = 4;  // of missing experts
 
 std::vector<std::string> Split(const std::string& name) {
   std::vector<std::string> modules(1);

@@ -4,13 +4,13 @@
 #include <set>
 
 #include "ckpt/base/parse_number.h"
+#include "ckpt/model/shape.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kExperts = ".deepspeed_experts.";  // before the expert's number
-constexpr size_t kMostExperts = 1 << 20;
 
 std::string FileOf(size_t mixture, size_t expert) {
   return fmt::format("layer_{}_expert_{}_mp_rank_00_model_states.pt", mixture, expert);
@@ -31,7 +31,7 @@ std::optional<size_t> ExpertIn(std::string_view name) {
   if (at == std::string_view::npos) return std::nullopt;
   name.remove_prefix(at + kExperts.size());
   const auto number = ParseNumber<size_t>(name.substr(0, name.find('.')), 0);
-  return number && *number < kMostExperts ? number : std::nullopt;
+  return number && *number < kMaxExperts ? number : std::nullopt;
 }
 
 // The names of a mixture's tensors, before and after the experts' number.

@@ -24,8 +24,7 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(json config, ReadJsonObject(fs, path, kMaxConfigBytes));
   json quantization = config.value(kQuantization, json());
   if (!quantization.is_null()) config.erase(kQuantization);
-  const json type = config.value("model_type", json());
-  const Architecture* architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
+  const Architecture* architecture = FindArchitecture(ModelTypeOf(config));
   const std::string directory = ParentDir(path);
   json kept = json::object();
   const std::string generation = JoinPath(directory, "generation_config.json");

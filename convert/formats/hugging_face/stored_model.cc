@@ -172,12 +172,13 @@ std::string RunTextOf(const json& model) {
 Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFiles files,
                                                        const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(files.directory, "config.json")));
-  const bool has_family = config.architecture != nullptr;
+  if (config.architecture == nullptr)
+    return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
   const TensorTable table = TableOf(files.tensors);
-  const auto scaled = FindBlockScaled(table, config.quantization, has_family);
+  const auto scaled = FindBlockScaled(table, config.quantization, /*has_family=*/true);
   if (!scaled.ok()) return scaled.status().WithContext(files.directory);
-  if (!has_family || (HasScales(*scaled) && !options.dequantized))
-    return OpenNames(fs, std::move(files), config.UnderOwnNames(), has_family, options.dequantized, options);
+  if (HasScales(*scaled) && !options.dequantized)
+    return OpenNames(fs, std::move(files), config.UnderOwnNames(), /*has_family=*/true, {}, options);
   if (!scaled->empty()) return OpenThroughNames(fs, std::move(files), std::move(config), options);
   ConfigModel chosen = config;
   std::vector<std::string> history = ChooseMtpLayers(table, options.allow, chosen);

@@ -107,9 +107,10 @@ class MegatronOpener {
 
   Status ReadOptimizer(const MegatronRank& rank, const TorchFile& file, size_t first) {
     // Two optimizers are a list of both.
-    const bool any =
-        Find(file.root(), "optimizer") || fs_.Stat(JoinPath(directory_, DistributedOf(rank))).ok();
-    if (shape_.experts > 0 && any && !left_out_) {
+    const auto any = [&] {
+      return Find(file.root(), "optimizer") || fs_.Stat(JoinPath(directory_, DistributedOf(rank))).ok();
+    };
+    if (shape_.experts > 0 && !left_out_ && any()) {
       left_out_ = true;
       return LeaveOutOptimizer(
           options_, manifest_,

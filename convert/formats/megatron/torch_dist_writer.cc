@@ -22,7 +22,6 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kLayers = "decoder.layers.";
-constexpr const char* kInsideMtp = "transformer_layer.";
 constexpr const char* kMetadata =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", )"
     R"("common_backend_version": 1})";
@@ -153,7 +152,7 @@ class TorchDistPlanner {
     return IsInLayers(layer) && !layers_differ_ && !plan_.shape.IsMtp(layer);
   }
   std::string Prefix(int layer, const MegatronModule& module) const {
-    return Prefix(layer) + (plan_.shape.IsMtp(layer) && !module.of_mtp ? kInsideMtp : "");
+    return Prefix(layer).append(plan_.shape.IsMtp(layer) && !module.of_mtp ? kInsideMtp : "");
   }
   std::string Prefix(int layer) const {
     if (!IsInLayers(layer)) return "";

@@ -7,29 +7,25 @@ namespace {
 
 using nlohmann::json;
 
-// Megatron's argument, its field in the model, and MLATransformerConfig's default.
-struct LatentSize {
+// Megatron's argument, its name in the model, and MLATransformerConfig's default.
+template <typename Number>
+struct Setting {
   const char* argument;
-  const char* field;
-  int fallback;
+  const char* name;
+  Number fallback;
 };
-constexpr LatentSize kLatentSizes[] = {{"kv_lora_rank", "kv_lora_rank", 512},
-                                       {"qk_head_dim", "qk_nope_head_dim", 128},
-                                       {"qk_pos_emb_head_dim", "qk_rope_head_dim", 64},
-                                       {"v_head_dim", "v_head_dim", 128}};
-
-// For yarn: Megatron's argument, transformers' key, and the default.
-struct YarnValue {
-  const char* argument;
-  const char* key;
-  double fallback;
-};
-constexpr YarnValue kYarn[] = {{"rotary_scaling_factor", "factor", 40},
-                               {"original_max_position_embeddings", "original_max_position_embeddings", 4096},
-                               {"beta_fast", "beta_fast", 32},
-                               {"beta_slow", "beta_slow", 1},
-                               {"mscale", "mscale", 1},
-                               {"mscale_all_dim", "mscale_all_dim", 0}};
+constexpr Setting<int> kSizes[] = {{"kv_lora_rank", "kv_lora_rank", 512},
+                                   {"qk_head_dim", "qk_nope_head_dim", 128},
+                                   {"qk_pos_emb_head_dim", "qk_rope_head_dim", 64},
+                                   {"v_head_dim", "v_head_dim", 128}};
+// Yarn, whose names are those of transformers' rope_scaling.
+constexpr Setting<double> kYarn[] = {
+    {"rotary_scaling_factor", "factor", 40},
+    {"original_max_position_embeddings", "original_max_position_embeddings", 4096},
+    {"beta_fast", "beta_fast", 32},
+    {"beta_slow", "beta_slow", 1},
+    {"mscale", "mscale", 1},
+    {"mscale_all_dim", "mscale_all_dim", 0}};
 
 json GivenOr(const json& object, const char* name, const json& fallback) {
   const json value = object.value(name, json());
@@ -45,7 +41,7 @@ bool IsLatent(const json& args) { return !IsUnset(args.value("multi_latent_atten
 
 void ReadLatentAttention(const json& args, json& facts) {
   if (!IsLatent(args)) return;
-  for (const LatentSize& size : kLatentSizes) facts[size.field] = GivenOr(args, size.argument, size.fallback);
+  for (const auto& size : kSizes) facts[size.name] = GivenOr(args, size.argument, size.fallback);
   if (const json rank = args.value("q_lora_rank", json()); !IsUnset(rank)) facts["q_lora_rank"] = rank;
   const json &plain = facts["qk_nope_head_dim"], &rotated = facts["qk_rope_head_dim"];
   if (IsSmall(plain) && IsSmall(rotated)) facts["head_dim"] = plain.get<int64_t>() + rotated.get<int64_t>();
@@ -60,7 +56,7 @@ void ReadLatentAttention(const json& args, json& facts) {
   if (type == "rope") return;
   facts.erase("rotary_percent");
   json& scaling = facts["rope_scaling"] = {{"rope_type", type}};
-  for (const YarnValue& value : kYarn) scaling[value.key] = GivenOr(args, value.argument, value.fallback);
+  for (const auto& value : kYarn) scaling[value.name] = GivenOr(args, value.argument, value.fallback);
 }
 
 void AddLatentSizes(const ModelShape& shape, json& args) {
@@ -81,8 +77,8 @@ void AddLatentArguments(const json& function, json& args) {
   const bool yarn = scaling.is_object() && scaling.value("rope_type", "") == "yarn";
   args["rope_type"] = yarn ? "yarn" : "rope";
   args["rotary_scaling_factor"] = 1.0;
-  for (const YarnValue& value : kYarn)
-    if (yarn) args[value.argument] = GivenOr(scaling, value.key, value.fallback);
+  for (const auto& value : kYarn)
+    if (yarn) args[value.argument] = GivenOr(scaling, value.name, value.fallback);
 }
 
 }  // namespace cairn

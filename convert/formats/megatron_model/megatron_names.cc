@@ -32,7 +32,7 @@ void StripWrappers(std::string_view& name) {
 // Takes off what a layer of multi-token prediction calls the layer inside it. Its own norm has the name of
 // the one after all layers.
 std::string WithinMtp(std::string_view name) {
-  for (const std::string_view inner : {"transformer_layer.", "mtp_model_layer."})
+  for (const std::string_view inner : {kInsideMtp, std::string_view("mtp_model_layer.")})
     if (name.starts_with(inner)) return std::string(name.substr(inner.size()));
   return name.starts_with("final_layernorm.") ? fmt::format("mtp_{}", name) : std::string(name);
 }

@@ -14,6 +14,10 @@ struct MegatronName {
   bool mtp = false;  // of multi-token prediction, whose layers are counted from 0 again
 };
 
+// What a layer of multi-token prediction calls the layer inside it. Newer code also says "mtp_model_layer.",
+// which is only read.
+inline constexpr std::string_view kInsideMtp = "transformer_layer.";
+
 // Parses "language_model.encoder.layers.3.self_attention.dense.weight", "decoder.final_layernorm.bias" and
 // the like, inside any wrappers; nullopt for other names, and for those of multi-token prediction
 // ("mtp.layers.0.enorm.weight") unless `mtp`.
