@@ -72,7 +72,7 @@ class DecoderModules {
   // By the canonical names of a model's parameters; those of layer 0 are enough if all layers are alike.
   // Other names count for nothing.
   static DecoderModules Among(const std::set<std::string_view>& names);
-  // Of these, which are those of a dense decoder, with other layers.
+  // The same with other layers; requires the modules of a dense decoder.
   DecoderModules With(const LayerChoices& choices) const;
 
   const ModuleSet& outside() const { return outside_; }
