@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -67,14 +68,15 @@ class Trainer {
     auto message = socket_->Receive();
     return message.ok() && *message ? (*message)->packet.head : json();
   }
-  // So are the replies to others.
+  // Replies to other requests, which may come before this one, are kept.
   Message Await(int64_t id) {
-    while (true) {
+    while (!others_.contains(id)) {
       auto message = socket_->Receive();
       if (!message.ok() || !*message) return {};
       const json& head = (*message)->packet.head;
-      if (!head.contains("event") && head["id"] == id) return std::move(**message);
+      if (!head.contains("event")) others_.insert_or_assign(head["id"].get<int64_t>(), std::move(**message));
     }
+    return std::move(others_.extract(id).mapped());
   }
 
   // Rows [begin, end) of a tensor of floats `value`, column by row.
@@ -125,6 +127,7 @@ class Trainer {
   std::optional<MessageSocket> socket_;
   std::thread helper_;
   int64_t id_ = 0;
+  std::map<int64_t, Message> others_;  // replies that nobody has asked for yet, by request
 };
 
 // Both ranks save; returns the replies.
