@@ -109,6 +109,9 @@ class FileSystem {
   }
 
   static FileSystem& Posix();
+  // From now on only the calling thread makes and renames files; the others wait for ever if they try. For a
+  // thread that cleans up before it ends the process.
+  static void LetNoOtherThreadMakeFiles();
 };
 
 // "a/b"

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <shared_mutex>
 
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/file_system.h"
@@ -26,8 +27,24 @@ auto Uninterrupted(Call call) {
   return result;
 }
 
-int OpenUninterrupted(const std::string& path, int flags) {
-  return Uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+// Whoever makes or renames a file shares it. Never destroyed: a thread may hold it for ever.
+std::shared_mutex& Making() {
+  static auto& mutex = *new std::shared_mutex;
+  return mutex;
+}
+thread_local bool makes_files_alone = false;
+
+// A call that makes or renames a file.
+template <typename Call>
+auto Made(Call call) {
+  if (makes_files_alone) return Uninterrupted(call);
+  const std::shared_lock making(Making());
+  return Uninterrupted(call);
+}
+
+int Open(const std::string& path, int flags) {
+  const auto open = [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); };
+  return (flags & O_CREAT) != 0 ? Made(open) : Uninterrupted(open);
 }
 
 class PosixFile final : public File {
@@ -100,7 +117,7 @@ Result<std::unique_ptr<File>> OpenDescriptor(const char* what, const std::string
   int fd = -1;
   bool is_direct = direct != Direct::kOff;
   if (is_direct) {
-    fd = OpenUninterrupted(path, flags | O_DIRECT);
+    fd = Open(path, flags | O_DIRECT);
     if (fd < 0 && errno == EINVAL && direct == Direct::kAuto) {
       is_direct = false;
       flags &= ~O_EXCL;  // Linux may have created the file before it refused the flag
@@ -108,7 +125,7 @@ Result<std::unique_ptr<File>> OpenDescriptor(const char* what, const std::string
       return PosixError(what, path, errno);
     }
   }
-  if (fd < 0) fd = OpenUninterrupted(path, flags);
+  if (fd < 0) fd = Open(path, flags);
   if (fd < 0) return PosixError(what, path, errno);
   return std::unique_ptr<File>(std::make_unique<PosixFile>(fd, path, is_direct));
 }
@@ -116,7 +133,7 @@ Result<std::unique_ptr<File>> OpenDescriptor(const char* what, const std::string
 // rename() with flags, if the file system knows them. NFS, Lustre and FUSE know none.
 enum class Flagged { kDone, kUnknown, kFailed };
 Flagged RenameFlagged(const std::string& from, const std::string& to, unsigned flags) {
-  if (Uninterrupted([&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); }) == 0)
+  if (Made([&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); }) == 0)
     return Flagged::kDone;
   const bool unknown = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
   return unknown ? Flagged::kUnknown : Flagged::kFailed;
@@ -202,7 +219,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status MakeDir(const std::string& path) override {
-    if (Uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) == 0) return OkStatus();
+    if (Made([&] { return ::mkdir(path.c_str(), 0777); }) == 0) return OkStatus();
     const int error = errno;
     const Result<FileInfo> info = Stat(path);
     return error == EEXIST && info.ok() && info->is_directory() ? OkStatus()
@@ -210,7 +227,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
-    return Uninterrupted([&] { return ::rename(from.c_str(), to.c_str()); }) == 0
+    return Made([&] { return ::rename(from.c_str(), to.c_str()); }) == 0
                ? OkStatus()
                : PosixError("rename " + from + " to", to, errno);
   }
@@ -230,13 +247,13 @@ class PosixFileSystem final : public FileSystem {
     if (renamed == Flagged::kFailed) return PosixError("rename " + from + " to", to, errno);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, LinkStat(from));
     if (info.is_directory()) return FileSystem::RenameNew(from, to);
-    if (Uninterrupted([&] { return ::link(from.c_str(), to.c_str()); }) == 0) return RemoveFile(from);
+    if (Made([&] { return ::link(from.c_str(), to.c_str()); }) == 0) return RemoveFile(from);
     return errno == EEXIST ? PosixError("rename " + from + " to", to, errno)
                            : FileSystem::RenameNew(from, to);
   }
 
   Status MakeNewDir(const std::string& path) override {
-    return Uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) == 0
+    return Made([&] { return ::mkdir(path.c_str(), 0777); }) == 0
                ? OkStatus()
                : PosixError("make directory", path, errno);
   }
@@ -252,7 +269,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status SyncDir(const std::string& path) override {
-    const int fd = OpenUninterrupted(path, O_RDONLY | O_DIRECTORY);
+    const int fd = Open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return PosixError("open", path, errno);
     PosixFile directory(fd, path, false);
     return directory.Sync();
@@ -278,6 +295,11 @@ class PosixFileSystem final : public FileSystem {
 FileSystem& FileSystem::Posix() {
   static PosixFileSystem file_system;
   return file_system;
+}
+
+void FileSystem::LetNoOtherThreadMakeFiles() {
+  if (!makes_files_alone) Making().lock();  // and never unlocked
+  makes_files_alone = true;
 }
 
 }  // namespace cairn

@@ -262,14 +262,10 @@ PartialDir::~PartialDir() {
 
 void RemovePartialDirs() {
   Live().mutex.lock();  // and never unlocked
+  FileSystem::LetNoOtherThreadMakeFiles();
   const std::vector<LiveDir>& live = Live().directories;
-  for (auto made = live.rbegin(); made != live.rend(); ++made) {
-    // Another thread may make files meanwhile. Of a directory that has its final name, the mark is left.
-    Status removed = Remove(*made->fs, made->path, made->made);
-    for (int attempt = 1; attempt < kAttempts && made->fs->LinkStat(made->path).ok(); ++attempt)
-      removed = Remove(*made->fs, made->path, made->made);
-    if (!removed.ok()) TellLeft(removed);
-  }
+  for (auto made = live.rbegin(); made != live.rend(); ++made)  // of one that has its final name, the mark
+    if (const Status removed = Remove(*made->fs, made->path, made->made); !removed.ok()) TellLeft(removed);
 }
 
 }  // namespace cairn

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "ckpt/run/run_dir.h"
 #include "tests/support/make_step.h"
@@ -185,6 +188,28 @@ TEST_F(PartialDirTest, ASignalRemovesUnpublishedFiles) {
     ::_exit(Exists(dir_ / "done") && !Exists(dir_ / "deep") ? 0 : 4);
   };
   EXPECT_EXIT(ended(), testing::ExitedWithCode(0), "");
+}
+
+// A thread that still writes must not put a file into a directory that a file of others keeps.
+TEST_F(PartialDirTest, AfterASignalNoOtherThreadMakesFiles) {
+  const auto ended = [&] {
+    const auto partial = PartialDir::MakeFor(fs_, dir_ / "out", {.step = true});
+    if (!partial.ok()) ::_exit(2);
+    const std::string path = partial->path();
+    std::ofstream(path + "/theirs") << "precious";
+    std::atomic<int> made = 0;
+    std::thread([&] {
+      for (;; ++made) {
+        (void)WriteSmallFile(fs_, path + "/team-file", "{}");
+        (void)fs_.Rename(path + "/team-file", path + "/manifest.json");
+      }
+    }).detach();
+    while (made == 0) std::this_thread::yield();
+    RemovePartialDirs();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ::_exit(fs_.List(path).value() == std::vector<std::string>{"theirs"} ? 0 : 3);
+  };
+  EXPECT_EXIT(ended(), testing::ExitedWithCode(0), "theirs was not written by Cairn");
 }
 
 }  // namespace
