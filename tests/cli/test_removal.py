@@ -36,15 +36,28 @@ class RemovalTest(CliTest):
         self.archive("run", self.step, "--store", self.store, "--delete-newest")
 
     def start(self, *args, until, stop=True):
-        """The command, stopped as soon as a path that fits `until` exists; None if it was too fast."""
-        command = subprocess.Popen(
-            [CAIRN, *map(str, args)], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        while command.poll() is None and not list(self.dir.glob(until)):
-            pass
-        if command.poll() is None and stop:
-            command.send_signal(signal.SIGSTOP)
-        return command
+        """The command, stopped while a path that fits `until` exists. One that was faster is undone and started again."""
+        for _ in range(100):
+            before = self.outputs()
+            command = subprocess.Popen(
+                [CAIRN, *map(str, args)], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            while command.poll() is None and not list(self.dir.glob(until)):
+                pass
+            if not stop:
+                return command
+            if command.poll() is None:
+                command.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, command.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                if list(self.dir.glob(until)) and command.poll() is None:
+                    return command
+            said = self.finish(command)
+            for path in sorted(self.outputs() - before, reverse=True):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.fail(f"no moment to stop it: {args} {said}")
+
+    def outputs(self):
+        return {*self.dir.glob("*"), *self.dir.glob("run/*")}
 
     def finish(self, command):
         command.send_signal(signal.SIGCONT)
