@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdint>
+#include <numeric>
 
 namespace cairn {
 
@@ -65,8 +66,9 @@ Status Validate(const Topology& t) {
     return InvalidArgument("topology {}: it has more than {} ranks", ToString(t), kMaxWorld);
   const int64_t replica = int64_t{t.size(Axis::kEtp)} * t.ep;  // ranks that hold all experts of a stage
   if (t.stage_size() % replica != 0)
-    return InvalidArgument("topology {}: {} ranks of a stage are not a multiple of EP * ETP = {}",
-                           ToString(t), t.stage_size(), replica);
+    return InvalidArgument(
+        "topology {}: {} ranks of a stage are not a multiple of EP * ETP = {}; DP must be a multiple of {}",
+        ToString(t), t.stage_size(), replica, replica / std::gcd<int64_t>(t.tp, replica));
   if (t.zero < 0 || t.zero > 3) return InvalidArgument("topology {}: the ZeRO stage is 0 to 3", ToString(t));
   const int64_t chunks = int64_t{t.pp} * t.virtual_stages;
   if (chunks > kMaxWorld) return InvalidArgument("topology {}: more than {} stages", ToString(t), kMaxWorld);

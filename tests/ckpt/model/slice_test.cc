@@ -113,7 +113,8 @@ TEST(TopologyTest, GroupsOfEachAxis) {
 
 TEST(TopologyTest, ExpertsThatDoNotDivideAStageAreRefused) {
   EXPECT_EQ(Validate({.tp = 2, .dp = 3, .ep = 4}).message(),
-            "topology TP=2 PP=1 DP=3 ZeRO=0 EP=4: 6 ranks of a stage are not a multiple of EP * ETP = 8");
+            "topology TP=2 PP=1 DP=3 ZeRO=0 EP=4: 6 ranks of a stage are not a multiple of EP * ETP = 8; "
+            "DP must be a multiple of 4");
   EXPECT_FALSE(Validate({.ep = 0}).ok());
   EXPECT_FALSE(Validate({.etp = -1}).ok());
 }
