@@ -253,9 +253,8 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status MakeNewDir(const std::string& path) override {
-    return Made([&] { return ::mkdir(path.c_str(), 0777); }) == 0
-               ? OkStatus()
-               : PosixError("make directory", path, errno);
+    return Made([&] { return ::mkdir(path.c_str(), 0777); }) == 0 ? OkStatus()
+                                                                  : PosixError("make directory", path, errno);
   }
 
   Status RemoveFile(const std::string& path) override {
