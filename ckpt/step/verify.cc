@@ -95,8 +95,10 @@ Status CheckChunk(FileScan& scan, const FileRegion& region, uint64_t element_byt
 }  // namespace
 
 std::string ToString(const Problem& p) {
-  return fmt::format("{} at byte {}: {}{}", p.file, p.offset,
-                     p.tensor.empty() ? "" : "tensor " + p.tensor + ": ", p.what);
+  const std::string tensor = p.tensor.empty() ? "" : "tensor " + p.tensor + ": ";
+  if (p.offset) return fmt::format("{} at byte {}: {}{}", p.file, *p.offset, tensor, p.what);
+  const bool named = tensor.empty() && p.what.starts_with(p.file);
+  return named ? p.what : fmt::format("{}: {}{}", p.file, tensor, p.what);
 }
 
 Status VerifyShard(FileSystem& fs, const ShardToVerify& shard, VerifyReport& report, const Sink& sink,
@@ -134,7 +136,8 @@ Status VerifyShard(FileSystem& fs, const ShardToVerify& shard, VerifyReport& rep
   return OkStatus();
 }
 
-void VerifyReport::Add(const Status& failed, std::string file, uint64_t offset, std::string tensor) {
+void VerifyReport::Add(const Status& failed, std::string file, std::optional<uint64_t> offset,
+                       std::string tensor) {
   if (IsRefusal(failed)) {
     if (trouble.ok()) trouble = failed;
   } else {

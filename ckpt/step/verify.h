@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,12 @@
 namespace cairn {
 
 struct Problem {
-  std::string file;     // path
-  uint64_t offset = 0;  // bytes from the start of the file
-  std::string tensor;   // display name; empty if it is not in a tensor's data
+  std::string file;                // path
+  std::optional<uint64_t> offset;  // bytes from the start of the file; nullopt: the file as a whole
+  std::string tensor;              // display name; empty if it is not in a tensor's data
   std::string what;
 };
-// "FILE at byte N: tensor T: what"
+// "FILE at byte N: tensor T: what"; "FILE: what"
 std::string ToString(const Problem& problem);
 
 struct VerifyReport {
@@ -27,7 +28,8 @@ struct VerifyReport {
   Status trouble = {};
 
   // Adds a failed read at `offset` of `file`, as a problem or as trouble.
-  void Add(const Status& failed, std::string file, uint64_t offset = 0, std::string tensor = {});
+  void Add(const Status& failed, std::string file, std::optional<uint64_t> offset = {},
+           std::string tensor = {});
   // Adds the problems and trouble of `other`.
   void Join(VerifyReport other);
   bool good() const { return problems.empty() && trouble.ok(); }

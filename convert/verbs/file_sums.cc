@@ -84,7 +84,7 @@ class SumChecker {
     if (!status.ok()) return report_.Add(status, path);
     const std::string found = sum.FinishHex();
     if (found != digest)
-      Add(path, 0,
+      Add(path, {},
           fmt::format("its SHA-256 is {}, but {} says {}; it was changed", found, kSha256SumsName, digest));
   }
 
@@ -143,7 +143,7 @@ class SumChecker {
     return OkStatus();
   }
 
-  void Add(const std::string& path, uint64_t offset, std::string what) {
+  void Add(const std::string& path, std::optional<uint64_t> offset, std::string what) {
     report_.problems.push_back({path, offset, "", std::move(what)});
   }
 

@@ -78,7 +78,7 @@ std::optional<Problem> FirstProblem(Patient& patient, const ManifestFile& file) 
   const Status status = VerifyShard(
       patient.disk(), {Patient::directory(), file, patient.step().catalog(), {manifest.run, manifest.step}},
       report);
-  if (!status.ok()) return Problem{JoinPath(Patient::directory(), file.name), 0, "", status.message()};
+  if (!status.ok()) return Problem{JoinPath(Patient::directory(), file.name), {}, "", status.message()};
   if (report.problems.empty()) return std::nullopt;
   return report.problems.front();
 }
@@ -104,14 +104,15 @@ std::string CheckFlip(Patient& patient, const std::string& name, uint64_t bit) {
   if (!problem) return "not noticed";
   const std::optional<Piece> piece = patient.PieceAt(name, bit / 8);
   const std::string tensor = piece ? DisplayName(patient.step().catalog().tensors[piece->tensor]) : "";
-  const uint64_t offset = piece ? piece->file_offset : problem->offset;  // every piece here is one chunk
-  if (problem->file != path || problem->tensor != tensor || problem->offset != offset)
+  // Every piece here is one chunk.
+  if (problem->file != path || problem->tensor != tensor || (piece && problem->offset != piece->file_offset))
     return "told as " + ToString(*problem);
   if (bit % 8 != bit / 8 % 8) return "";  // the loader: one bit of each byte
   if (piece) {
     const Status loaded = LoadTensor(patient.disk(), piece->tensor);
     if (loaded.ok()) return "not noticed by the loader";
-    if (!HasDamage(loaded.message(), fmt::format("{} at byte {}: tensor {}", path, offset, tensor)))
+    if (!HasDamage(loaded.message(),
+                   fmt::format("{} at byte {}: tensor {}", path, piece->file_offset, tensor)))
       return "the loader reports: " + loaded.message();
   }
   const bool in_catalog = name == kIndexName && bit / 8 - manifest.catalog_offset < manifest.catalog_bytes;

@@ -249,7 +249,7 @@ class Checker {
     if (!sums.empty()) opened->foreign->SkipSums();  // they were all checked
     ExpertCensus census = CountExperts(source.catalog().tensors, source.manifest().model);
     AllowLost(asked_.open.allow, census);
-    for (std::string& lost : census.lost) found.problems.push_back({path, 0, "", std::move(lost)});
+    for (std::string& lost : census.lost) found.problems.push_back({path, {}, "", std::move(lost)});
     if (values) {
       ValueReport of_values = CheckValues(source, census, checks_.max_memory,
                                           [&](uint64_t done) { progress->Update(sums.bytes + done); });

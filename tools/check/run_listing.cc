@@ -142,7 +142,7 @@ void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector
   if (!seal.ok())
     step.trouble = seal.status().message();
   else if (!look.problems.empty())
-    step.trouble = FileProblemText(look.problems[0]);
+    step.trouble = ToString(look.problems[0]);
   else if (!look.touched.empty())
     step.trouble = fmt::format("{} has a different time; cairn verify reads it", look.touched[0]);
   if (!step.trouble.empty()) {

@@ -43,7 +43,7 @@ class ValueChecker {
     step_.ReadAhead(Boxes(tensors));
     for (const Checked& checked : tensors) {
       const Status status = CheckTensor(checked.tensor, checked.master);
-      if (!status.ok()) report_.Add(status, step_.name(), 0, DisplayName(catalog_.tensors[checked.tensor]));
+      if (!status.ok()) report_.Add(status, step_.name(), {}, DisplayName(catalog_.tensors[checked.tensor]));
       read_all_ = read_all_ && status.ok();
     }
     step_.ReadAhead({});
@@ -126,7 +126,8 @@ class ValueChecker {
 
   void TellExperts() {
     ExpertVerdict verdict = JudgeExperts(step_.manifest(), census_, experts_);
-    for (std::string& lost : verdict.lost) report_.problems.push_back({step_.name(), 0, "", std::move(lost)});
+    for (std::string& lost : verdict.lost)
+      report_.problems.push_back({step_.name(), {}, "", std::move(lost)});
     std::ranges::move(verdict.notes, std::back_inserter(report_.notes));
   }
 
@@ -152,7 +153,7 @@ class ValueChecker {
     report_.problems.push_back(
         {native ? JoinPath(native->DirectoryOf(catalog_.files[at.file]), catalog_.files[at.file])
                 : step_.name(),
-         at.offset, DisplayName(catalog_.tensors[tensor]),
+         native ? std::optional(at.offset) : std::nullopt, DisplayName(catalog_.tensors[tensor]),
          fmt::format("{} of {} elements are {}, the first is element {}", fault.count,
                      catalog_.tensors[tensor].spec.shape.Volume(), what, fault.first)});
   }

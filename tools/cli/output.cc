@@ -38,7 +38,10 @@ void PrintProblem(const std::string& message) {
 nlohmann::ordered_json ToJson(const std::vector<Problem>& problems) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Problem& p : problems)
-    list.push_back({{"file", p.file}, {"offset", p.offset}, {"tensor", p.tensor}, {"what", p.what}});
+    list.push_back({{"file", p.file},
+                    {"offset", p.offset ? nlohmann::ordered_json(*p.offset) : nullptr},
+                    {"tensor", p.tensor},
+                    {"what", p.what}});
   return list;
 }
 

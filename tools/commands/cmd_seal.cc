@@ -133,7 +133,7 @@ class SealVerb {
       code_ = kExitCheckFailed;
       fact["state"] = "changed since sealed";
       fact["problems"] = cairn::ToJson(report.problems);
-      for (const Problem& problem : report.problems) PrintProblem(FileProblemText(problem));
+      for (const Problem& problem : report.problems) PrintProblem(ToString(problem));
       PrintProblem(fmt::format("{}: changed since it was sealed; --again seals it as it is now", step.path));
     } else if (!report.trouble.ok()) {
       return report.trouble;
@@ -150,7 +150,7 @@ class SealVerb {
       Add(FactsOf(step, result, seconds));
       return;
     }
-    for (const Problem& problem : result.problems) PrintProblem(FileProblemText(problem));
+    for (const Problem& problem : result.problems) PrintProblem(ToString(problem));
     switch (result.outcome) {
       case SealOutcome::kUnfinished:
         PrintProblem(fmt::format("{}: not sealed, its writer is not done: {}", step.path, result.unfinished));

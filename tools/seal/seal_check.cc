@@ -17,7 +17,7 @@ struct SealLook {
 SealLook LookAtSealed(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth) {
   SealLook look;
   const auto problem = [&](const std::string& name, std::string what) {
-    look.report.problems.push_back({JoinPath(directory, name), 0, "", std::move(what)});
+    look.report.problems.push_back({JoinPath(directory, name), {}, "", std::move(what)});
   };
   const auto files = ListStepFiles(fs, directory);
   if (!files.ok()) {
@@ -72,7 +72,7 @@ SealReport CheckSeal(FileSystem& fs, const std::string& directory, const Seal& s
     if (!read[i].status.ok())
       look.report.Add(read[i].status, path);
     else if (read[i].digest != look.to_read[i]->digest)
-      look.report.problems.push_back({path, 0, "", "its bytes are not those that were sealed"});
+      look.report.problems.push_back({path, {}, "", "its bytes are not those that were sealed"});
   }
   return std::move(look.report);
 }

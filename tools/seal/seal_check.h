@@ -21,11 +21,6 @@ struct SealReport : VerifyReport {
   std::vector<std::string> touched;  // paths whose time differs from the seal's
 };
 
-// "FILE: WHAT", because a problem here is one of a whole file.
-inline std::string FileProblemText(const Problem& problem) {
-  return fmt::format("{}: {}", problem.file, problem.what);
-}
-
 // A file that is missing, that differs in size or bytes, or that was added is a problem; added files are in
 // `added` too. An unreadable file is a problem, not an error. `progress` gets the bytes done and the bytes to
 // read.

@@ -116,7 +116,7 @@ class StepSealer {
       result_.seal.files[i].digest = read[i].digest;
       const Status& status = read[i].status;
       if (status.kind() == StatusKind::kCorrupt)
-        result_.problems.push_back({JoinPath(step_.path, to_read[i].name), 0, "", status.message()});
+        result_.problems.push_back({JoinPath(step_.path, to_read[i].name), {}, "", status.message()});
       else if (!status.ok())
         return status;
     }
@@ -148,8 +148,8 @@ Result<std::string> WhyNotWhole(FileSystem& fs, const ForeignStep& step, SealDep
     return fmt::format("{}: sealed with --anyway, in spite of: {}", step.path, seal->problems.front());
   const SealReport report = CheckSeal(fs, step.path, *seal, depth, jobs);
   for (const Problem& problem : report.problems) {
-    if (std::ranges::find(report.added, problem.file) == report.added.end()) return FileProblemText(problem);
-    tell("note: " + FileProblemText(problem));
+    if (std::ranges::find(report.added, problem.file) == report.added.end()) return ToString(problem);
+    tell("note: " + ToString(problem));
   }
   CAIRN_RETURN_IF_ERROR(report.trouble);
   return std::string();

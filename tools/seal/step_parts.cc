@@ -57,7 +57,7 @@ class PartsChecker {
   }
 
   void Add(std::string path, std::string what) {
-    parts_.problems.push_back({std::move(path), 0, "", std::move(what)});
+    parts_.problems.push_back({std::move(path), {}, "", std::move(what)});
   }
   // A failure, whose message may begin with a path in `path`. NotSupported and InvalidArgument do not say
   // that anything is wrong with the files.

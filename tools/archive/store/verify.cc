@@ -151,7 +151,7 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
 }
 
 VerifyReport VerifyMember(const Store& store, const ArchiveMember& member, const ByteProgress& progress) {
-  const Problem damage{store.Path(member.file()), 0, "", member.trouble};
+  const Problem damage{store.Path(member.file()), {}, "", member.trouble};
   const bool damaged = member.state == MemberState::kDamaged;
   if ((damaged && member.bytes == 0) || ParseBundleName(member.tar)) return {.problems = {damage}};
   const ArchiveRecord* const record = member.record ? &*member.record : nullptr;
