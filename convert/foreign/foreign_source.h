@@ -1,6 +1,7 @@
 // A checkpoint of another system that is open.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -42,12 +43,28 @@ class SourceOverAnother : public ForeignSource {
   bool SkipSums() final { return source_->SkipSums(); }
 
  protected:
-  explicit SourceOverAnother(std::unique_ptr<CheckpointSource> source)
+  explicit SourceOverAnother(std::shared_ptr<CheckpointSource> source)
       : ForeignSource(source->manifest()), source_(std::move(source)) {
     SetName(source_->name());
   }
 
-  const std::unique_ptr<CheckpointSource> source_;
+  // ReadAhead() of the other source. `add` appends the boxes of it that are read for one of this source.
+  void ReadAheadBy(BoxSequence next, std::function<void(const TensorBox&, std::deque<TensorBox>&)> add) {
+    if (!next) return source_->ReadAhead({});
+    source_->ReadAhead(
+        [next = std::move(next), add = std::move(add), boxes = std::deque<TensorBox>()]() mutable {
+          while (boxes.empty()) {
+            const std::optional<TensorBox> wanted = next();
+            if (!wanted) return std::optional<TensorBox>();
+            add(*wanted, boxes);
+          }
+          const TensorBox first = boxes.front();
+          boxes.pop_front();
+          return std::optional(first);
+        });
+  }
+
+  const std::shared_ptr<CheckpointSource> source_;
 };
 
 }  // namespace cairn

@@ -15,9 +15,7 @@ namespace {
 using nlohmann::json;
 using Form = BlockScaled::Form;
 
-constexpr std::string_view kFp8Scales = "_scale_inv", kBlocks = "_blocks",
-                           kScales = "_scales";  // ends of names
-constexpr uint64_t kFp8Block = 128;              // rows and columns, if config.json does not say
+constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";  // ends of names
 
 std::string Replaced(const std::string& name, std::string_view end, std::string_view by) {
   return name.substr(0, name.size() - end.size()) + std::string(by);

@@ -16,7 +16,9 @@
 
 namespace cairn {
 
-inline constexpr uint64_t kMxBlock = 32;  // numbers of MXFP4 that have one scale
+inline constexpr uint64_t kMxBlock = 32;                      // numbers of MXFP4 that have one scale
+inline constexpr uint64_t kFp8Block = 128;                    // rows and columns, if config.json does not say
+inline constexpr std::string_view kFp8Scales = "_scale_inv";  // ends the names of scales
 
 inline uint64_t BlocksIn(uint64_t extent, uint64_t block) { return (extent + block - 1) / block; }
 

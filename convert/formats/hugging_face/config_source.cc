@@ -1,7 +1,6 @@
 #include "convert/formats/hugging_face/config_source.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "ckpt/base/first_axis.h"
 #include "ckpt/families/foreign_model.h"
@@ -121,17 +120,7 @@ class ConfigSource final : public SourceOverAnother {
   }
 
   void ReadAhead(BoxSequence next) override {
-    if (!next) return source_->ReadAhead({});
-    source_->ReadAhead([this, next = std::move(next), boxes = std::deque<TensorBox>()]() mutable {
-      while (boxes.empty()) {
-        const std::optional<TensorBox> wanted = next();
-        if (!wanted) return std::optional<TensorBox>();
-        AddBoxes(*wanted, boxes);
-      }
-      const TensorBox first = boxes.front();
-      boxes.pop_front();
-      return std::optional(first);
-    });
+    ReadAheadBy(std::move(next), [this](const TensorBox& wanted, auto& boxes) { AddBoxes(wanted, boxes); });
   }
 
  private:
