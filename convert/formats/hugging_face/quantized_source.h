@@ -1,0 +1,89 @@
+// A source with the tensors of a release, in which the weights of linear layers are FP8 with a scale for each
+// block (block_scaled.h): the inverse of dequantized_source.h.
+//
+// The largest magnitude of a block becomes 448, the largest number of FP8: scale = magnitude / 448 in fp32,
+// or 1 if the block is zero; value = number / scale, rounded to nearest, ties to even. Numbers are those of
+// the source, before any cast.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ckpt/families/foreign_model.h"
+#include "convert/foreign/foreign_source.h"
+#include "convert/foreign/stored_source.h"
+#include "convert/stream/fingerprint.h"
+#include "convert/stream/tensor_stream.h"
+
+namespace cairn {
+
+// The distance of weights that were quantized from those of the source.
+struct QuantizationError {
+  double squares = 0, squares_of_difference = 0;
+  double of_largest = 0;  // the largest difference, as a part of the largest magnitude in its block
+  // |W - Q| / |W|, L2.
+  double relative_norm() const { return squares > 0 ? std::sqrt(squares_of_difference / squares) : 0; }
+};
+
+class QuantizedSource final : public SourceOverAnother {
+ public:
+  // `weights` are to be written as `model`, which has passed CheckAgainst(), and become the tensors of the
+  // new source; those that are quantized, and their scales, come last. `model` gets their names, and its
+  // config.json says what they are. `kept`: tensors of the source that are not quantized. The source must
+  // outlive the result. Errors: NotSupported naming a family, or a tensor, that has no such form;
+  // InvalidArgument if nothing is to be quantized, or all is already.
+  static Result<std::shared_ptr<QuantizedSource>> Of(CheckpointSource& source, const std::set<uint32_t>& kept,
+                                                     ForeignModel& model,
+                                                     std::vector<WrittenTensor>& weights);
+
+  const TensorTable& catalog() const override { return catalog_; }
+  const Regions& regions() const override { return *regions_; }
+  // Boxes as StreamBlocks() reads them. Errors: Corrupt naming a weight that is not finite.
+  Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
+  void ReadAhead(BoxSequence next) override;
+
+  size_t quantized() const { return quantized_; }  // weights
+  // The errors of all weights that were read so far, and of the worst one, with its name.
+  const QuantizationError& error() const { return total_; }
+  const QuantizationError& worst() const { return worst_; }
+  const std::string& worst_name() const { return worst_name_; }
+  // The fingerprints of the source's tensors, once they were read.
+  Fingerprints SourceFingerprints() const;
+
+ private:
+  enum class Kind { kAsStored, kValues, kScales };  // the scales of a weight follow its values
+
+  explicit QuantizedSource(CheckpointSource& source)
+      : SourceOverAnother(std::shared_ptr<CheckpointSource>(&source, [](CheckpointSource*) {})) {}
+  Status AddTensor(const ForeignTensor& tensor,
+                   const std::unordered_map<std::string_view, const WrittenTensor*>& weight_of,
+                   const std::set<uint32_t>& kept);
+  Status ReadStored(uint32_t tensor, const Box& box, std::span<std::byte> out);
+  Status QuantizeTo(uint32_t tensor, uint64_t row);
+  Status QuantizeRow(uint32_t tensor, uint64_t row);
+  void AddError(const std::string& weight);
+
+  TensorTable catalog_;
+  std::vector<ArrayPart> parts_;  // of each tensor; array: a tensor of the source
+  std::vector<Kind> kinds_;       // of each tensor
+  std::optional<PartRegions> regions_;
+  std::map<uint32_t, TensorFingerprint> sums_;  // of the source's tensors, as far as they were read
+  size_t quantized_ = 0;
+
+  // The row of blocks that was quantized last, and the scales of its weight so far.
+  std::optional<uint32_t> tensor_;
+  std::optional<uint64_t> row_;
+  uint64_t rows_done_ = 0;  // in order
+  std::vector<std::byte> stored_, values_;
+  std::vector<float> numbers_, scales_;
+  QuantizationError error_, total_, worst_;  // error_: of the weight
+  std::string worst_name_;
+};
+
+}  // namespace cairn
