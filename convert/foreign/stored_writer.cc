@@ -153,7 +153,7 @@ Status StoredWriter::EndTensors() {
 
 std::vector<PlacedBytes> StoredWriter::Frame(uint32_t container) const {
   const auto& [file, offset, layout] = target_.containers[container];
-  StorageSums sums{.source = source_};
+  StorageSums sums{.source = source_, .quantization_error = quantization_error_};
   for (const Crc32Sum& crc : crcs_[container]) sums.crcs.push_back(crc.Finish());
   std::vector<PlacedBytes> frame = layout->Around(sums);
   for (PlacedBytes& placed : frame) placed.offset += offset;
@@ -189,8 +189,9 @@ Status StoredWriter::WriteFile(const TargetFile& file) {
   return to->Close();
 }
 
-Status StoredWriter::Finish(const Digest& source) {
+Status StoredWriter::Finish(const Digest& source, double quantization_error) {
   source_ = source;
+  quantization_error_ = quantization_error;
   for (uint32_t i = 0; i < files_.size(); ++i) {
     if (files_[i]) {
       for (const uint32_t container : containers_[i])

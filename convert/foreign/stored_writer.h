@@ -29,8 +29,8 @@ class StoredWriter final : public BlockTarget {
   Status Write(const Block& block) override;
   Status EndTensors() override;
   // Writes the bytes around the storages, texts and copies, and makes everything durable. `source`: the
-  // fingerprint of the tensors that were read.
-  Status Finish(const Digest& source);
+  // fingerprint of the tensors that were read. `quantization_error`: as in StorageSums.
+  Status Finish(const Digest& source, double quantization_error = 0);
   // Containers of file number `file`, by offset.
   const std::vector<uint32_t>& ContainersOf(uint32_t file) const { return containers_[file]; }
   uint64_t OffsetOf(uint32_t container) const { return target_.containers[container].offset; }
@@ -90,6 +90,7 @@ class StoredWriter final : public BlockTarget {
   std::vector<std::unique_ptr<Stream>> idle_;
   BoxTransposer transposer_;
   Digest source_{};
+  double quantization_error_ = 0;
 };
 
 }  // namespace cairn

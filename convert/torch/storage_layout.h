@@ -17,8 +17,9 @@ struct PlacedBytes {
 
 // Known once all storages are written.
 struct StorageSums {
-  std::vector<uint32_t> crcs;  // CRC-32 of each storage; empty if the layout wants none
-  Digest source{};             // fingerprint of the tensors that were read
+  std::vector<uint32_t> crcs;     // CRC-32 of each storage; empty if the layout wants none
+  Digest source{};                // fingerprint of the tensors that were read
+  double quantization_error = 0;  // of those that were quantized, as |W - Q| / |W|
 };
 
 class StorageLayout {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ckpt/base/sha256_sums.h"
+#include "convert/formats/hugging_face/quantized_source.h"
 #include "convert/transfer/memory_estimate.h"
 #include "convert/transfer/stage_writer.h"
 #include "convert/transfer/step_size.h"
@@ -127,7 +128,8 @@ TransferResult OutcomeOf(const Transfer& transfer, const TensorStream& stream) {
                         .tensors = stream.Counts(transfer.reported),
                         .notes = transfer.notes,
                         .left_behind = transfer.left_behind,
-                        .fingerprints = stream.SourceFingerprints(),
+                        .fingerprints = transfer.quantized ? transfer.quantized->SourceFingerprints()
+                                                           : stream.SourceFingerprints(),
                         .bytes_read = transfer.source.bytes_read()};
   return result;
 }

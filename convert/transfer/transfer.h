@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -21,6 +22,8 @@
 #include "convert/stream/tensor_stream.h"
 
 namespace cairn {
+
+class QuantizedSource;
 
 struct WriterOptions {
   // For the whole job, apart from the program itself: half of it for the reader's cache, a quarter for write
@@ -82,7 +85,8 @@ struct Transfer {
   bool compare_masters = false;  // of the source with the weights that they round to (master_proof.h)
   size_t reported = 0;           // tensors whose counts the result has
   std::vector<std::string> notes;
-  const std::vector<std::string> left_behind;  // values of the source that the result lacks
+  std::vector<std::string> left_behind;        // values of the source that the result lacks
+  std::shared_ptr<QuantizedSource> quantized;  // the source, if it quantizes another one
   std::function<void(uint64_t)> progress =
       {};  // gets the bytes of TransferCost::moved_bytes done; one at a time
 

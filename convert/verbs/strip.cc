@@ -11,6 +11,7 @@
 #include "ckpt/model/canonical_modules.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/shared_parameters.h"
+#include "convert/formats/hugging_face/quantized_source.h"
 #include "convert/formats/hugging_face/release_plan.h"
 
 namespace cairn {
@@ -19,6 +20,7 @@ namespace {
 struct WeightsPlan {
   std::vector<WrittenTensor> weights;  // one a parameter, then those under second names
   size_t parameters = 0;               // that have a weight of their own
+  std::set<uint32_t> kept;             // tensors of the source that become fp32 by a glob
   ForeignModel model;
   std::vector<std::string> notes;  // what the result lacks
 };
@@ -45,16 +47,15 @@ Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
   std::unordered_map<std::string_view, const WrittenTensor*> weight_of;
   for (const WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight);
   std::vector<bool> used(options.keep_fp32.size());
-  std::set<uint32_t> kept;  // tensors of the source
   for (const ForeignTensor& tensor : plan.model.tensors) {
     bool keep = MatchesAnyOf(options.keep_fp32, tensor.name, used);
     for (const ForeignPart& part : tensor.parts)
       keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used);
     for (const ForeignPart& part : tensor.parts)
-      if (keep) kept.insert(weight_of.at(part.parameter)->source);
+      if (keep) plan.kept.insert(weight_of.at(part.parameter)->source);
   }
   for (WrittenTensor& weight : plan.weights)
-    if (kept.contains(weight.source)) weight.entry.dtype = TypeOf(weight.entry.dtype, Dtype::kF32);
+    if (plan.kept.contains(weight.source)) weight.entry.dtype = TypeOf(weight.entry.dtype, Dtype::kF32);
   for (const ForeignTensor& tensor : plan.model.tensors) {
     const Dtype dtype = weight_of.at(tensor.parts[0].parameter)->entry.dtype;
     for (const ForeignPart& part : tensor.parts)
@@ -143,6 +144,8 @@ nlohmann::json HistoryOf(const CheckpointSource& source, const StripOptions& opt
   if (options.dtype && options.on_overflow == OnOverflow::kSaturate)
     history.push_back(fmt::format(
         "values beyond the range of {} became its largest finite number (--saturate)", Name(*options.dtype)));
+  if (options.quantize)
+    history.push_back("weights of linear layers became fp8 with a scale for each 128 x 128 (--quantize fp8)");
   return history;
 }
 
@@ -153,6 +156,7 @@ void AddProvenance(const CheckpointSource& source, const StripOptions& options,
   metadata["cairn.run"] = manifest.run;
   metadata["cairn.step"] = std::to_string(manifest.step);
   metadata[kSourceFingerprintKey] = "";
+  if (options.quantize) metadata[kQuantizationErrorKey] = "";
   if (!options.command.empty()) metadata["cairn.command"] = options.command;
   const nlohmann::json history = HistoryOf(source, options);
   if (!history.empty()) metadata["cairn.history"] = history.dump();
@@ -182,11 +186,27 @@ Result<Target> PlanFiles(const CheckpointSource& source, WeightsPlan& plan, cons
 
 }  // namespace
 
+Status CheckQuantize(const StripOptions& options) {
+  if (!options.quantize || options.format->release == HuggingFaceModel) return OkStatus();
+  return InvalidArgument("--quantize is only for hf: {} has no form for quantized weights",
+                         options.format->name);
+}
+
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckQuantize(options));
   CAIRN_ASSIGN_OR_RETURN(WeightsPlan plan, PlanWeights(source, options));
+  std::vector<std::string> left_behind = ValuesLeftBehind(source, plan.weights);
+  std::shared_ptr<QuantizedSource> quantized;
+  if (options.quantize) {
+    CAIRN_ASSIGN_OR_RETURN(quantized, QuantizedSource::Of(source, plan.kept, plan.model, plan.weights));
+    plan.parameters = plan.weights.size() - 2 * quantized->quantized();
+  }
   CAIRN_ASSIGN_OR_RETURN(auto target, options.format->is_native() ? PlanStep(source, plan, options)
                                                                   : PlanFiles(source, plan, options));
-  Transfer transfer(source, std::move(target), options.writer);
+  CheckpointSource& read = quantized ? *quantized : source;
+  Transfer transfer(read, std::move(target), options.writer);
+  transfer.left_behind = std::move(left_behind);
+  transfer.quantized = std::move(quantized);
   transfer.cast.on_overflow = options.on_overflow;
   transfer.reported = plan.parameters;
   transfer.notes = std::move(plan.notes);

@@ -24,14 +24,19 @@ struct StripOptions {
   uint64_t max_file_bytes = 50'000'000'000;  // of one safetensors file; transformers' own default
   std::vector<std::string> keep_fp32;        // globs of canonical or written names
   OnOverflow on_overflow = OnOverflow::kInfinity;
+  bool quantize = false;             // the weights of linear layers to FP8 (quantized_source.h)
   std::optional<Topology> topology;  // of a native result; the source's by default
   FileCopies copies;                 // files beside safetensors: a tokenizer
   std::string command;               // that asks for it, for the metadata; without paths
   WriterOptions writer;
 };
 
+// Errors: InvalidArgument if the format has no form for quantized weights.
+Status CheckQuantize(const StripOptions& options);
+
 // Makes a directory of files; for the native format RUN/step-N. Errors: NotSupported (architecture, dtype);
-// Corrupt (tensors that are not the model's); InvalidArgument (a glob that matches nothing).
+// Corrupt (tensors that are not the model's); InvalidArgument (a glob that matches nothing); those of
+// QuantizedSource.
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options);
 
 // Parameters that have optimizer states but no weight, because the training fused weights only for its

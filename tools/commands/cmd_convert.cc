@@ -97,6 +97,7 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
 }
 
 Result<int> RunConvert(const ConvertArguments& arguments) {
+  CAIRN_RETURN_IF_ERROR(CheckQuantize(arguments.flags.options));
   if (!arguments.flags.options.format->release) return RunExportTo(arguments);
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
   StripFlags flags = arguments.flags;

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ckpt/base/proc_memory.h"
+#include "convert/formats/hugging_face/quantized_source.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"
@@ -42,7 +43,15 @@ ordered_json ToJson(const CastCounts& counts) {
           {"nonfinite", counts.nonfinite}};
 }
 
-ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done) {
+ordered_json ToJson(const QuantizedSource& quantized) {
+  return {
+      {"weights", quantized.quantized()},
+      {"relative_norm", quantized.error().relative_norm()},
+      {"of_largest_in_block", quantized.error().of_largest},
+      {"worst", {{"name", quantized.worst_name()}, {"relative_norm", quantized.worst().relative_norm()}}}};
+}
+
+ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done, const QuantizedSource* quantized) {
   const CheckpointSource& source = opened.source();
   const TransferResult& result = done.result;
   ordered_json tensors = ordered_json::array();
@@ -60,6 +69,7 @@ ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done) {
                 {"states_left_out", OrphanStates(source.catalog())},
                 {"total", ToJson(TotalOf(result))},
                 {"tensors", std::move(tensors)}});
+  if (quantized) facts["quantized"] = ToJson(*quantized);
   return facts;
 }
 
@@ -89,9 +99,17 @@ void PrintLosses(const TransferResult& result) {
     fmt::print("  and {} more; --json lists all\n", lossy.size() - kListedTensors);
 }
 
+void PrintError(const QuantizedSource& quantized) {
+  PrintLine(
+      "{} to fp8: |W - Q| / |W| is {:.3f} %, at worst {:.3f} % ({}); each number within {:.3f} % of the "
+      "largest in its block",
+      Counted(quantized.quantized(), "weight"), 100 * quantized.error().relative_norm(),
+      100 * quantized.worst().relative_norm(), quantized.worst_name(), 100 * quantized.error().of_largest);
+}
+
 // Then the fingerprint of what was read is what `cairn fingerprint SRC` prints.
 bool ReadsAll(const CheckpointSource& source, const TransferResult& result) {
-  return result.tensors.size() ==
+  return result.fingerprints.tensors.size() ==
          static_cast<size_t>(std::ranges::count_if(
              source.catalog().tensors, [](const TensorEntry& tensor) { return !IsOpaque(tensor.role); }));
 }
@@ -100,12 +118,13 @@ std::string TypeName(const StripOptions& options) {
   return options.dtype ? std::string(Name(*options.dtype)) : "their stored types";
 }
 
-void PrintStripText(const OpenedSource& opened, const StripOptions& options, const TimedTransfer& done) {
+void PrintStripText(const OpenedSource& opened, const StripOptions& options, const TimedTransfer& done,
+                    const QuantizedSource* quantized) {
   const CheckpointSource& source = opened.source();
   const auto& [result, seconds] = done;
   if (!result.overflowed)
     fmt::print("{} -> {}: {}, {} in {}, {}, peak memory {}\n", source.name(), result.path,
-               Counted(result.tensors.size(), "tensor"),
+               Counted(result.fingerprints.tensors.size(), "tensor"),
                HumanBytes(static_cast<double>(result.bytes_written)), Counted(result.files, "file"),
                HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
   PrintAccount(opened);
@@ -119,6 +138,7 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
   } else {
     fmt::print("{} elements in {}, bit for bit\n", total.elements, TypeName(options));
   }
+  if (quantized) PrintError(*quantized);
   if (!result.overflowed)
     PrintLine("read back and equal: {} {}",
               ReadsAll(source, result) ? "source fingerprint" : "fingerprint of the weights read",
@@ -132,15 +152,16 @@ void PrintOverflow(const TransferResult& result, const StripOptions& options, st
                   TotalOf(result).overflowed, TypeName(options), outcome));
 }
 
-// If a type is given, reads all values: only they show whether any overflows.
+// If a type is given, reads all values: only they show whether any overflows, and how far fp8 is from them.
 Result<int> DryRun(Transfer transfer, const StripFlags& flags) {
   CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
   const bool json = flags.transfer.json;
   TransferResult tried;
-  if (flags.options.dtype) {
+  if (flags.options.dtype || transfer.quantized) {
     Progress progress("looking for overflows", cost.read_bytes, !json);
     transfer.progress = [&](uint64_t done) { progress.Update(done); };
     CAIRN_ASSIGN_OR_RETURN(tried, transfer.Try());
+    if (transfer.quantized && !json) PrintError(*transfer.quantized);
   }
   const uint64_t overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0;
   CAIRN_RETURN_IF_ERROR(PrintDryRun(transfer.source, cost, flags.transfer.target, json, overflowed));
@@ -159,6 +180,11 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags) {
   verb.add_option("--keep-fp32", options.keep_fp32, "tensors to store as fp32, like '*norm*'; repeatable")
       ->allow_extra_args(false)
       ->option_text("GLOB");
+  AddChoice<bool>(
+      verb, "--quantize", options.quantize,
+      "weights of linear layers, in fp8 with a scale for each block of 128 x 128, as DeepSeek-V3's "
+      "releases have them; only for hf. Prints the error",
+      {{"fp8", true}});
   verb.add_flag("--saturate", flags.saturate, "values beyond the range become the largest finite number");
   verb.add_option(
           "--tokenizer", flags.tokenizer,
@@ -200,14 +226,15 @@ Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
   (options.format->is_native() ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(source, options));
   if (flags.transfer.dry_run) return DryRun(transfer, flags);
+  const std::shared_ptr<QuantizedSource> quantized = transfer.quantized;
   RemoveOutputsAtSignals();
   CAIRN_ASSIGN_OR_RETURN(const auto done,
                          RunTransfer("writing weights", std::move(transfer), flags.transfer));
   const TransferResult& result = done->result;
   if (flags.transfer.json)
-    PrintJson(ToJson(opened, *done));
+    PrintJson(ToJson(opened, *done, quantized.get()));
   else
-    PrintStripText(opened, options, *done);
+    PrintStripText(opened, options, *done, quantized.get());
   if (!result.overflowed) {
     for (const std::string& note : result.notes) PrintProblem("note: " + note);
     if (options.format->has_tokenizer && !HasTokenizer(options.copies))

@@ -1,5 +1,5 @@
-// The layout depends only on entries and metadata, and a digest has a fixed length. So the file can be laid
-// out with a placeholder, before its tensors are read, and the header made again once the digest is known.
+// The layout depends only on entries and metadata, and what is filled in has a fixed length. So the file can
+// be laid out with a placeholder, before its tensors are read, and the header made again once that is known.
 
 #include "convert/formats/hugging_face/safetensors_layout.h"
 
@@ -46,7 +46,7 @@ class SafetensorsStorages final : public StorageLayout {
     for (const StoredArray& entry : entries_)
       if (!names.insert(entry.name).second)
         return InvalidArgument("tensor {} would be in one file twice", entry.name);
-    bytes_ = Header(Digest{}).size();
+    bytes_ = Header({}).size();
     if (bytes_ - sizeof(uint64_t) > kMaxSafetensorsHeaderBytes)
       return InvalidArgument(
           "{} tensors are too many for one safetensors file; choose a smaller --max-shard-size",
@@ -63,17 +63,18 @@ class SafetensorsStorages final : public StorageLayout {
   uint64_t storage_offset(size_t storage) const override { return offsets_[storage]; }
   uint64_t storage_bytes(size_t storage) const override { return BytesOf(entries_[storage]); }
   bool wants_crcs() const override { return false; }
-  std::vector<PlacedBytes> Around(const StorageSums& sums) const override {
-    return {{0, Header(sums.source)}};
-  }
+  std::vector<PlacedBytes> Around(const StorageSums& sums) const override { return {{0, Header(sums)}}; }
 
  private:
   // With its length before it, padded to a multiple of 8.
-  std::string Header(const Digest& source) const {
+  std::string Header(const StorageSums& sums) const {
     ordered_json header;
     header[kSafetensorsMetadataKey] = {{"format", "pt"}};
     for (const auto& [key, value] : metadata_)
-      header[kSafetensorsMetadataKey][key] = key == kSourceFingerprintKey ? ToHex(source) : value;
+      header[kSafetensorsMetadataKey][key] = key == kSourceFingerprintKey ? ToHex(sums.source)
+                                             : key == kQuantizationErrorKey
+                                                 ? fmt::format("{:.6e}", sums.quantization_error)
+                                                 : value;
     auto& rows = header.get_ref<ordered_json::object_t&>();  // its operator[] looks through all of them
     uint64_t at = 0;
     for (const size_t index : order_) {

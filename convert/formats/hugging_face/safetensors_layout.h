@@ -17,11 +17,13 @@ namespace cairn {
 // Text only; "format": "pt" is added, since some loaders refuse a file without it.
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// The metadata's key for the fingerprint of the tensors that were read, which is only known at the end.
+// The metadata's keys for the fingerprint of the tensors that were read, and for how far they are from what
+// was quantized, which are only known at the end.
 inline constexpr const char* kSourceFingerprintKey = "cairn.source_fingerprint";
+inline constexpr const char* kQuantizationErrorKey = "cairn.quantization_error";
 
 // A file as a container: storage number i holds entry number i, and the header is around them. Of `entries`
-// it uses name, dtype and shape. If `metadata` has kSourceFingerprintKey, its value is filled in at the end.
+// it uses name, dtype and shape. If `metadata` has those keys, their values are filled in at the end.
 // Errors: InvalidArgument (a name twice, or one that the format reserves; a header over the format's limit).
 Result<std::unique_ptr<StorageLayout>> MakeSafetensorsStorages(std::vector<StoredArray> entries,
                                                                SafetensorsMetadata metadata);
