@@ -67,7 +67,11 @@ def make(config, dtype=torch.float32):
 
 
 def logits(directory):
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    return logits_of(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32))
+
+
+def logits_of(model):
+    model.eval()
     for parameter in model.parameters():  # in a mapped file they begin anywhere, and sums over rows depend on that in the last bit
         parameter.data = parameter.data.clone()
     tokens = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(3))

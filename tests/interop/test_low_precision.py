@@ -1,4 +1,4 @@
-"""Releases in FP8 and MXFP4: read as the numbers that torch and transformers make of them, and refused if a part is missing.
+"""Releases in FP8 and MXFP4: read as the numbers that torch and transformers make of them, and refused if a part is missing; FP8 is written, too.
 
 Each of the two programs is right for one form only: torch for FP8 (transformers takes the block for rows / rows of scales), transformers
 for MXFP4 (torch 2.11 leaves most columns zero).
@@ -12,11 +12,13 @@ import warnings
 import torch
 import torch.distributed.checkpoint as dcp
 from mixtures_writer import MODELS, make_mixture
+from safetensors import safe_open
 from safetensors.torch import save_file
-from test_huggingface import TransformersTest, bits, logits, tensors
+from test_huggingface import MODELS as DENSE
+from test_huggingface import TransformersTest, bits, logits, logits_of, make, tensors
 from test_mixtures import MESHES, flags
 from torch.distributed.checkpoint.quantized_hf_storage import QuantizedHuggingFaceStorageReader
-from transformers import DeepseekV3Config
+from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig, MixtralConfig, Qwen2MoeConfig, Qwen3Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 FP8, MXFP4 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}, {"quant_method": "mxfp4"}
@@ -37,8 +39,29 @@ def to_fp8(weight, block):
     scales = torch.zeros(rows, columns)
     for r in range(rows):
         for c in range(columns):
-            scales[r, c] = weight[r * block:(r + 1) * block, c * block:(c + 1) * block].abs().max().clamp(min=1e-12) / 448
+            largest = weight[r * block:(r + 1) * block, c * block:(c + 1) * block].abs().max()
+            scales[r, c] = largest / 448 if largest > 0 else 1
     return (weight / to_blocks(scales, block, weight.shape)).to(torch.float8_e4m3fn), scales
+
+
+# Matrices that are not in linear layers, or choose experts.
+OTHERS = ("embed", "wte", "wpe", "lm_head", "mlp.gate.weight", "block_sparse_moe.gate.weight", "shared_expert_gate")
+# Whole blocks only, as transformers needs them.
+EVEN = {"vocab_size": 61, "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 3, "intermediate_size": 384,
+        "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+IN_WHOLE_BLOCKS = {
+    "deepseek_v3": DeepseekV3Config(
+        **EVEN, moe_intermediate_size=128, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=1,
+        kv_lora_rank=64, q_lora_rank=128, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=64),
+    "qwen2_moe": Qwen2MoeConfig(**EVEN, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128,
+                                mlp_only_layers=[1]),
+    "mixtral": MixtralConfig(**EVEN, num_local_experts=4, head_dim=128),
+    "qwen3-tied": Qwen3Config(**EVEN, head_dim=128, tie_word_embeddings=True),
+}
+
+
+def is_quantized(name, tensor):
+    return tensor.dim() == 2 and name.endswith(".weight") and not any(other in name for other in OTHERS)
 
 
 class LowPrecisionTest(TransformersTest):
@@ -57,6 +80,13 @@ class LowPrecisionTest(TransformersTest):
         for name, tensor in wanted.items():
             self.assertEqual(found[name].dtype, tensor.dtype, name)
             self.assertTrue(torch.equal(bits(found[name]), bits(tensor)), name)
+
+    def by_torch(self, source, weights, block=128):
+        state = {name: torch.empty(tensor.shape) for name, tensor in weights.items() if not name.endswith("_scale_inv")}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.load(state, storage_reader=QuantizedHuggingFaceStorageReader(str(source), block_size=block), no_dist=True)
+        return state
 
     def check_conversions(self, source, wanted, note):
         """`wanted`: the release's tensors in fp32."""
@@ -93,13 +123,6 @@ class Fp8Test(LowPrecisionTest):
             else:  # the correction is fp32 in releases
                 weights[name] = tensor.float() if name.endswith("e_score_correction_bias") else tensor
         return weights
-
-    def by_torch(self, source, weights, block=128):
-        state = {name: torch.empty(tensor.shape) for name, tensor in weights.items() if not name.endswith("_scale_inv")}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dcp.load(state, storage_reader=QuantizedHuggingFaceStorageReader(str(source), block_size=block), no_dist=True)
-        return state
 
     def test_values_are_torch_s(self):
         weights = self.release()
@@ -147,6 +170,12 @@ class Fp8Test(LowPrecisionTest):
         self.cairn("convert", source, "native", "--to", "native", "--ep", 2, "--dp", 2, "--dtype", "fp32")
         self.cairn("convert", "native", "back", "--to", "hf")
         self.check_tensors("back", self.by_torch(source, weights | more))
+        self.cairn("convert", "native", "again", "--to", "hf", "--quantize", "fp8")
+        again = tensors(self.dir / "again")
+        self.assertEqual(again["model.layers.2.mlp.experts.3.up_proj.weight"].dtype, torch.float8_e4m3fn)
+        self.assertEqual(again["model.layers.2.eh_proj.weight"].dtype, torch.float32)
+        self.assertIn("model.layers.2.eh_proj",
+                      json.loads((self.dir / "again" / "config.json").read_text())["quantization_config"]["modules_to_not_convert"])
         other = copies | {"model.layers.2.shared_head.head.weight": weights["lm_head.weight"] * 2}
         source = self.write("other", weights | more | other, self.config, **quantization)
         self.cairn("convert", source, "never", "--to", "native", code=2, says="shared_head.head.weight differs from lm_head.weight")
@@ -186,6 +215,198 @@ class Fp8Test(LowPrecisionTest):
                     done = self.cairn("convert", source, "out", "--to", *target, code=2, says=says)
                     self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
                     self.assertFalse((self.dir / "out").exists())
+
+
+class QuantizeTest(LowPrecisionTest):
+    def quantized(self, weights, dtype=None):
+        """The tensors of a release: by torch, block by block."""
+        wanted = {}
+        for name, tensor in weights.items():
+            if is_quantized(name, tensor):
+                wanted[name], wanted[name + "_scale_inv"] = to_fp8(tensor.float(), 128)
+            else:
+                wanted[name] = tensor if dtype is None or name.endswith("e_score_correction_bias") else tensor.to(dtype)
+        return wanted
+
+    def check_error(self, found, weights, wanted):
+        errors, of_largest = {}, 0
+        for name, values in wanted.items():
+            if values.dtype == torch.float8_e4m3fn:
+                numbers, scales = weights[name].double(), to_blocks(wanted[name + "_scale_inv"], 128, values.shape)
+                off = (numbers - (values.float() * scales).double()).abs()
+                errors[name] = (off.square().sum().item(), numbers.square().sum().item())
+                of_largest = max(of_largest, (off / (scales.double() * 448)).max().item())
+        norms = {name: (off / numbers) ** 0.5 if numbers else 0 for name, (off, numbers) in errors.items()}
+        everything = [sum(sums) for sums in zip(*errors.values())]
+        self.assertEqual(found["weights"], len(errors))
+        self.assertAlmostEqual(found["relative_norm"], (everything[0] / everything[1]) ** 0.5, delta=1e-6)
+        self.assertAlmostEqual(found["of_largest_in_block"], of_largest, delta=1e-6)
+        self.assertAlmostEqual(found["worst"]["relative_norm"], max(norms.values()), delta=1e-6)
+        self.assertAlmostEqual(norms[found["worst"]["name"]], max(norms.values()), delta=1e-6)
+        self.assertLess(0.005, found["relative_norm"])
+        self.assertLess(found["of_largest_in_block"], 16 / 448 + 1e-6)
+
+    def awkward(self, dtype):
+        """A model with blocks of zeros, of numbers that are hardly any, and of very different ones."""
+        source = self.save(f"source-{dtype}", make_mixture(DEEPSEEK, dtype))
+        (path,) = source.glob("*.safetensors")
+        weights = tensors(source)
+        attention = weights["model.layers.0.self_attn.kv_b_proj.weight"]
+        attention[:, :128] = 0
+        attention[0, 0] = -0.0
+        weights["model.layers.1.mlp.experts.3.down_proj.weight"][:128, :128] *= 1e-38
+        wide = weights["model.layers.1.self_attn.o_proj.weight"]
+        wide *= torch.exp(torch.randn(wide.shape, generator=torch.Generator().manual_seed(2)) * 8).to(dtype)
+        save_file(weights, path, {"format": "pt"})
+        return source, weights
+
+    def test_values_are_torch_s(self):
+        for dtype, cast in ((torch.float32, torch.bfloat16), (torch.bfloat16, None)):
+            with self.subTest(dtype):
+                source, weights = self.awkward(dtype)
+                wanted = self.quantized(weights, cast)
+                more = ("--dtype", "bf16") if cast else ()
+                step = f"native-{dtype}"
+                self.cairn("convert", source, step, "--to", "native", *flags(MESHES[0]))
+                self.cairn("reshape", step, f"{step}-other", *flags(MESHES[3]))
+                for number, (verb, at) in enumerate((("convert", source), ("convert", f"{step}-other"), ("strip", step))):
+                    if verb == "strip" and not cast:
+                        continue
+                    target = f"{step}-{number}"
+                    to = ("--to", "hf") if verb == "convert" else ()
+                    tried = self.cairn(verb, at, target, *to, "--quantize", "fp8", *more, "--dry-run", says="28 weights to fp8: |W - Q| / |W| is")
+                    self.assertFalse((self.dir / target).exists())
+                    done = self.json(verb, at, target, *to, "--quantize", "fp8", *more)
+                    self.check_tensors(target, wanted)
+                    self.check_error(done["quantized"], weights, wanted)
+                    self.assertIn(f"is {100 * done['quantized']['relative_norm']:.3f} %, at worst", tried.stdout)
+                    self.assertEqual(done["source_fingerprint"], self.json("fingerprint", at)["fingerprint"])
+                    self.check_sums(self.dir / target)
+                    config = json.loads((self.dir / target / "config.json").read_text())
+                    self.assertEqual(config["quantization_config"], FP8 | {"weight_block_size": [128, 128], "modules_to_not_convert": [
+                        "lm_head", "model.layers.1.mlp.gate"]})
+                    self.check_numbers(target, wanted)
+
+    def check_numbers(self, release, wanted):
+        """Cairn and torch read values times scales."""
+        self.cairn("convert", release, f"{release}-back", "--to", "hf", "--dtype", "fp32", says="28 fp8 weights are read as fp32")
+        numbers = {name: values.float() * to_blocks(wanted[name + "_scale_inv"], 128, values.shape) if name + "_scale_inv" in wanted
+                   else values if name.endswith("e_score_correction_bias") else values.float()
+                   for name, values in wanted.items() if not name.endswith("_scale_inv")}
+        self.check_tensors(f"{release}-back", numbers)
+        self.cairn("verify", f"{release}-back")
+
+    def test_the_header_tells_it(self):
+        source = self.save("source", make_mixture(DEEPSEEK, torch.bfloat16))
+        done = self.json("convert", source, "out", "--to", "hf", "--quantize", "fp8", "--max-shard-size", "100kB")
+        with safe_open(next((self.dir / "out").glob("*.safetensors")), "pt") as file:
+            self.assertIn("became fp8 with a scale for each 128 x 128 (--quantize fp8)", file.metadata()["cairn.history"])
+            self.assertEqual(file.metadata()["cairn.quantization_error"], f"{done['quantized']['relative_norm']:.6e}")
+            self.assertEqual(file.metadata()["cairn.command"], "cairn convert --to hf --max-shard-size 100000 --quantize fp8")
+        wanted = self.quantized(tensors(source))
+        self.check_tensors("out", wanted)
+        self.cairn("convert", "out", "back", "--to", "hf", "--dtype", "fp32")
+        back = {name: tensor.float() for name, tensor in tensors(self.dir / "back").items()}
+        for name, tensor in self.by_torch(self.dir / "out", wanted).items():
+            self.assertTrue(torch.equal(tensor, back[name]), name)
+
+    def test_transformers_loads_it(self):
+        for name, config in IN_WHOLE_BLOCKS.items():
+            with self.subTest(name):
+                source = self.save(name, make_mixture(config, torch.bfloat16))
+                self.cairn("convert", source, f"{name}-fp8", "--to", "hf", "--quantize", "fp8")
+                self.check_tensors(f"{name}-fp8", self.quantized(tensors(source)))
+                self.cairn("convert", f"{name}-fp8", f"{name}-back", "--to", "hf", "--dtype", "bf16")
+                models = [AutoModelForCausalLM.from_pretrained(self.dir / f"{name}{end}", dtype=torch.bfloat16) for end in ("", "-fp8", "-back")]
+                original, read, back = (model.state_dict() for model in models)
+                self.assertEqual(set(read), set(back))
+                for key, tensor in read.items():
+                    self.assertEqual(tensor.dtype, back[key].dtype, key)
+                    self.assertTrue(torch.equal(bits(tensor), bits(back[key])), key)
+                original, read = (logits_of(model.float()) for model in models[:2])
+                off = ((read - original).norm() / original.norm()).item()
+                self.assertLess(0, off)
+                self.assertLess(off, 0.3)
+
+    def test_blocks_of_the_stream_end_within_rows_of_scales(self):
+        config = LlamaConfig(**EVEN | {"hidden_size": 300, "intermediate_size": 9001, "num_hidden_layers": 1})
+        source = self.save("source", make(config, torch.bfloat16))
+        self.cairn("convert", source, "out", "--to", "hf", "--quantize", "fp8", "--max-memory", "64MiB")
+        self.check_tensors("out", self.quantized(tensors(source)))
+
+    def test_families(self):
+        refused = {"gpt2", "gpt_oss", "llama4_text"}
+        for name, model in (DENSE | MODELS).items():
+            with self.subTest(name):
+                source = self.save(name, make(model[0]) if name in DENSE else make_mixture(model))
+                family = json.loads((source / "config.json").read_text())["model_type"]
+                if family in refused:
+                    self.cairn("convert", source, "never", "--to", "hf", "--quantize", "fp8", code=2,
+                               says=[f"{family}: ", "is not a matrix [out, in]", "--quantize cannot write this family"])
+                    self.assertFalse((self.dir / "never").exists())
+                    continue
+                self.cairn("convert", source, f"{name}-fp8", "--to", "hf", "--quantize", "fp8")
+                self.check_tensors(f"{name}-fp8", self.quantized(tensors(source)))
+                excepted = json.loads((self.dir / f"{name}-fp8" / "config.json").read_text())["quantization_config"]["modules_to_not_convert"]
+                for module in ("mlp.gate", "block_sparse_moe.gate", "shared_expert_gate", "lm_head", "embed_out"):
+                    self.assertGreaterEqual(sum(other.endswith(module) for other in excepted),
+                                            sum(stored.endswith(f"{module}.weight") for stored in tensors(source)))
+
+    def test_weights_that_are_kept(self):
+        source = self.save("source", make_mixture(DEEPSEEK, torch.bfloat16))
+        self.cairn("convert", source, "out", "--to", "hf", "--quantize", "fp8", "--keep-fp32", "*layers.0.mlp.down_proj*")
+        wanted = self.quantized(tensors(source))
+        name = "model.layers.0.mlp.down_proj"
+        del wanted[f"{name}.weight_scale_inv"]
+        self.check_tensors("out", wanted | {f"{name}.weight": tensors(source)[f"{name}.weight"].float()})
+        self.assertIn(name, json.loads((self.dir / "out" / "config.json").read_text())["quantization_config"]["modules_to_not_convert"])
+
+    def test_fp8_again(self):
+        source = self.save("source", make_mixture(DEEPSEEK, torch.bfloat16))
+        self.cairn("convert", source, "fp8", "--to", "hf", "--quantize", "fp8")
+        again = ("convert", "fp8", "again", "--to", "hf", "--quantize", "fp8")
+        self.cairn(*again, code=2, says="its weights are quantized already; leave out --quantize")
+        fp8 = json.loads((self.dir / "fp8" / "config.json").read_text())
+        (self.dir / "fp8" / "config.json").write_text(json.dumps({key: value for key, value in fp8.items() if key != "quantization_config"}))
+        self.cairn(*again, code=2, says="its weights are quantized already; leave out --quantize")
+        self.cairn(*again, "--dtype", "bf16")
+        first, second = tensors(self.dir / "fp8"), tensors(self.dir / "again")
+        for name, values in first.items():
+            if name.endswith("_scale_inv"):  # the product of a scale and 448 is rounded
+                self.assertTrue(torch.allclose(values, second[name], rtol=2 ** -22, atol=0))
+            else:
+                self.assertTrue(torch.equal(bits(values), bits(second[name])), name)
+
+    def test_bad_requests_are_refused(self):
+        source = self.save("source", make_mixture(DEEPSEEK, torch.bfloat16))
+        (path,) = source.glob("*.safetensors")
+        weights = tensors(source)
+        own = self.dir / "own"
+        shutil.copytree(source, own)
+        (own / "config.json").write_text(json.dumps({"model_type": "unheard_of"}))
+        bad = []
+        for number, (name, value) in enumerate((("model.layers.1.mlp.experts.2.up_proj.weight", float("nan")),
+                                                ("model.layers.0.self_attn.o_proj.weight", float("-inf")))):
+            bad.append(self.dir / f"bad-{number}")
+            shutil.copytree(source, bad[-1])
+            some = weights[name].clone()
+            some[139, 7] = value
+            save_file(weights | {name: some}, bad[-1] / path.name, {"format": "pt"})
+        cases = [
+            (source, ("hf", "--quantize", "mxfp4"), "'mxfp4' is not one of fp8"),
+            (source, ("safetensors", "--quantize", "fp8"), "--quantize is only for hf"),
+            (source, ("native", "--quantize", "fp8"), "--quantize is only for hf"),
+            (source, ("dcp", "--quantize", "fp8"), "--quantize is only for hf"),
+            (source, ("hf", "--quantize", "fp8", "--keep-fp32", "*proj*"), "leaves nothing to quantize"),
+            (own, ("hf", "--quantize", "fp8"), "does not know which tensors of model_type \"unheard_of\""),
+            (bad[0], ("hf", "--quantize", "fp8"), "experts.2.up_proj.weight has NaN or infinite values in rows 128 to 139"),
+            (bad[1], ("hf", "--quantize", "fp8", "--dtype", "fp32"), "o_proj.weight has NaN or infinite values in rows 128 to 199"),
+        ]
+        for at, to, says in cases:
+            with self.subTest(to):
+                done = self.cairn("convert", at, "out", "--to", *to, code=2, says=says)
+                self.assertEqual(len([line for line in done.stderr.splitlines() if ": note: " not in line]), 1, done.stderr)
+                self.assertEqual(list(self.dir.glob("out*")), [])
 
 
 class Mxfp4Test(LowPrecisionTest):
