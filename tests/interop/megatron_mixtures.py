@@ -7,7 +7,8 @@ is trained for "done" iterations; with it every key of the checkpoint and no oth
 DIR/NAME/iter_000000N, unless it was loaded and "save" is false. DIR/NAME-losses.json has the losses of the other iterations, and
 DIR/NAME-known-RANK.pt each parameter of the rank before these, {role: {name: tensor}}, with where the rank sits. "keys": "te" saves
 the names of norms that Transformer Engine's layers have; "stages": [1, 2, 1] are the layers of an uneven pipeline; "prefixes": true
-begins the names of two optimizers' states with "chained_0." and "chained_1."; "legacy": true saves DIR/NAME-legacy, too;
+begins the names of two optimizers' states with "chained_0." and "chained_1."; "sharding": "dp_reshardable" saves them in buckets;
+"lr": 1e-5 leaves all norms at 1 in bf16, so that only their order tells them apart; "legacy": true saves DIR/NAME-legacy, too;
 "lost": true saves weights as Megatron-LM#1836 did.
 """
 
@@ -71,7 +72,7 @@ def arguments_of(spec):
     mixture = dict(num_experts=4, moe_ffn_hidden_size=24, moe_router_topk=2, moe_layer_freq=1, moe_router_pre_softmax=False,
                    moe_router_score_function="softmax", moe_router_topk_scaling_factor=None, moe_router_num_groups=None,
                    moe_router_group_topk=None, moe_router_enable_expert_bias=False, moe_shared_expert_intermediate_size=None,
-                   moe_shared_expert_gate=False, moe_router_load_balancing_type="none", moe_grouped_gemm=True)
+                   moe_shared_expert_gate=False, moe_router_load_balancing_type="none", moe_grouped_gemm=spec.get("keys") == "te")
     return argparse.Namespace(
         **SIZES, **mixture | spec.get("mixture", {}), **latent_of(spec), multi_latent_attention="latent" in spec,
         mtp_num_layers=spec.get("mtp"),
@@ -80,7 +81,7 @@ def arguments_of(spec):
         add_bias_linear=False, add_qkv_bias=spec.get("qkv_bias", False), qk_layernorm=spec.get("qk_norm", False),
         position_embedding_type="rope", rotary_base=10000, untie_embeddings_and_output_weights=True,
         tensor_model_parallel_size=spec["tp"], pipeline_model_parallel_size=spec["pp"], expert_model_parallel_size=spec["ep"],
-        expert_tensor_parallel_size=spec["etp"], transformer_impl="transformer_engine", bf16=True,
+        expert_tensor_parallel_size=spec["etp"], bf16=True, transformer_impl="transformer_engine" if spec.get("keys") == "te" else "local",
         use_distributed_optimizer=spec.get("zero", 1) == 1, consumed_train_samples=8 * spec["done"],
         **uneven(spec, "decoder_{}_pipeline_num_layers"),
         data_parallel_size=spec["world"] // spec["tp"] // spec["pp"], context_parallel_size=1)
@@ -129,23 +130,24 @@ def build(rank, spec, args, port):
                     position_embedding_type="rope", mtp_block_spec=predictions).to(torch.bfloat16)
 
 
-def optimizer_of(model, distributed):
+def optimizer_of(model, spec):
+    distributed = spec.get("zero", 1) == 1
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = trainer.FusedAdam, False
     distrib_optimizer.Adam = trainer.FusedAdam
     distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
     buffers = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
     ddp = DistributedDataParallel(model.config, buffers, model)
-    config = optimizer.OptimizerConfig(optimizer="adam", lr=0.02, min_lr=0.002, params_dtype=torch.bfloat16, bf16=True,
+    config = optimizer.OptimizerConfig(optimizer="adam", lr=spec.get("lr", 0.02), min_lr=spec.get("lr", 0.02) / 10, params_dtype=torch.bfloat16, bf16=True,
                                        use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0)
     return ddp, optimizer.get_megatron_optimizer(config, [ddp])
 
 
 class Training:
-    def __init__(self, ddp, chain, batches):
+    def __init__(self, ddp, chain, batches, lr):
         self.ddp, self.chain, self.batches, self.done = ddp, chain, batches, 0
         ddp.module.config.finalize_model_grads_func = finalize_model_grads
         self.schedule = OptimizerParamScheduler(
-            chain, init_lr=0.0, max_lr=0.02, min_lr=0.002, lr_warmup_steps=8, lr_decay_steps=400, lr_decay_style="linear",
+            chain, init_lr=0.0, max_lr=lr, min_lr=lr / 10, lr_warmup_steps=8, lr_decay_steps=400, lr_decay_style="linear",
             start_wd=0.1, end_wd=0.1, wd_incr_steps=400, wd_incr_style="constant", use_checkpoint_opt_param_scheduler=False,
             override_opt_param_scheduler=False)
 
@@ -275,7 +277,7 @@ def save_legacy(model, training, spec, common, directory):
 def load(model, training, spec):
     common = dist_checkpointing.load_common_state_dict(spec["load"])
     metadata = dist_checkpointing.load_content_metadata(preloaded_state_dict=common)
-    assert metadata == metadata_of(spec | {"prefixes": False}), metadata
+    assert metadata == metadata_of({key: value for key, value in spec.items() if key not in ("prefixes", "sharding")}), metadata
     state, missing, unexpected = dist_checkpointing.load(sharded(model, training.chain, metadata, True), spec["load"],
                                                          strict="return_all")
     missing = {key for key in missing if not key.split("/")[0].endswith("._extra_state")}  # of Transformer Engine's modules
@@ -290,9 +292,9 @@ def work(rank, spec, out, port):
     args = arguments_of(spec)
     model = build(rank, spec, args, port)
     trainer.OnCpu().__enter__()
-    ddp, chain = optimizer_of(model, spec.get("zero", 1) == 1)
+    ddp, chain = optimizer_of(model, spec)
     with open(spec["batches"]) as file:
-        training = Training(ddp, chain, torch.tensor(json.load(file)))
+        training = Training(ddp, chain, torch.tensor(json.load(file)), spec.get("lr", 0.02))
     if "load" in spec:
         load(model, training, spec)
     else:

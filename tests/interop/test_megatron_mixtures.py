@@ -15,6 +15,7 @@ from test_written_formats import run_writer
 
 DONE, ITERATIONS = 3, 6
 TE = {"keys": "te"}  # names of norms as in every run on GPUs
+BUCKETS = {"sharding": "dp_reshardable"}  # the default of megatron-core's optimizer
 # {name: (the training, the family that computes it)}
 TRAINED = {
     "stacked": (dict(world=4, tp=2, pp=1, ep=2, etp=2, legacy=True) | TE, "MixtralForCausalLM"),
@@ -23,9 +24,9 @@ TRAINED = {
         moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48)) | TE, "Glm4MoeForCausalLM"),
     "latent": (dict(world=4, tp=2, pp=2, stages=[1, 3], ep=2, etp=1, qk_norm=True, mtp=1, latent={}, mixture=dict(
         moe_layer_freq=[0, 1, 1, 1], moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
-        moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48, moe_router_num_groups=2, moe_router_group_topk=1)) | TE,
+        moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48, moe_router_num_groups=2, moe_router_group_topk=1)) | TE | BUCKETS,
                "DeepseekV3ForCausalLM"),
-    "latent_lite": (dict(world=2, tp=1, pp=1, ep=2, etp=1, qk_norm=True, latent=dict(
+    "latent_lite": (BUCKETS | dict(world=2, tp=1, pp=1, ep=2, etp=1, lr=1e-5, qk_norm=True, latent=dict(
         q_lora_rank=None, rope_type="yarn", rotary_scaling_factor=4.0, original_max_position_embeddings=8, mscale=0.7, mscale_all_dim=0.7),
         mixture=dict(moe_router_pre_softmax=True, moe_shared_expert_intermediate_size=48)), "DeepseekV2ForCausalLM"),
     "pipeline": (dict(world=2, tp=1, pp=2, ep=1, etp=1, zero=0, qk_norm=True), "Qwen3MoeForCausalLM"),
@@ -47,15 +48,15 @@ STACKED, BY_LAYER = TE | {"mixture": dict(num_experts=8)}, TE | {"qkv_bias": Tru
 TOPOLOGIES = {
     "long": {
         "stacked": (STACKED, [
-            (1, 1, 2, 2, 1, {}), (2, 1, 2, 2, 2, {}), (2, 1, 2, 4, 1, {}), (1, 2, 4, 4, 1, {"stages": [1, 3]}), (1, 1, 4, 2, 2, {}),
-            (2, 2, 2, 2, 1, {"prefixes": True}), (1, 4, 2, 2, 1, {}), (2, 1, 4, 4, 2, {}), (1, 1, 1, 1, 1, {}), (2, 2, 2, 4, 1, {}),
-            (2, 1, 4, 8, 1, {})]),
+            (1, 1, 2, 2, 1, {}), (2, 1, 2, 2, 2, BUCKETS), (2, 1, 2, 4, 1, {}), (1, 2, 4, 4, 1, BUCKETS | {"stages": [1, 3]}),
+            (1, 1, 4, 2, 2, BUCKETS), (2, 2, 2, 2, 1, {"prefixes": True}), (1, 4, 2, 2, 1, BUCKETS), (2, 1, 4, 4, 2, {}),
+            (1, 1, 1, 1, 1, BUCKETS), (2, 2, 2, 4, 1, BUCKETS), (2, 1, 4, 8, 1, {})]),
         "by_layer": (BY_LAYER, [
-            (2, 1, 2, 2, 1, {}), (1, 3, 2, 2, 1, {"stages": [1, 2, 1]}), (2, 1, 1, 1, 2, {}), (1, 1, 8, 8, 1, {}), (2, 2, 1, 2, 1, {}),
-            (1, 1, 8, 4, 2, {"prefixes": True}), (1, 2, 2, 1, 1, {}), (2, 2, 2, 2, 2, {"stages": [3, 1]}), (2, 1, 2, 1, 2, {}),
-            (1, 1, 4, 4, 1, {})])},
+            (2, 1, 2, 2, 1, BUCKETS), (1, 3, 2, 2, 1, BUCKETS | {"stages": [1, 2, 1]}), (2, 1, 1, 1, 2, {}), (1, 1, 8, 8, 1, BUCKETS),
+            (2, 2, 1, 2, 1, {}), (1, 1, 8, 4, 2, {"prefixes": True}), (1, 2, 2, 1, 1, BUCKETS), (2, 2, 2, 2, 2, {"stages": [3, 1]}),
+            (2, 1, 2, 1, 2, BUCKETS), (1, 1, 4, 4, 1, {})])},
     "short": {
-        "by_layer": (BY_LAYER, [(2, 1, 2, 2, 2, {"prefixes": True}), (1, 1, 4, 4, 1, {})])},
+        "by_layer": (BY_LAYER, [(2, 1, 2, 2, 2, {"prefixes": True}), (1, 2, 4, 4, 1, BUCKETS), (1, 1, 2, 1, 1, BUCKETS)])},
 }
 
 
@@ -76,8 +77,16 @@ class Trainings(Case):
     def run_jobs(self, jobs):
         run_writer(self, "megatron_mixtures.py", json.dumps(jobs))
 
-    def known(self, name):
-        return [torch.load(path, weights_only=False) for path in sorted(glob.glob(self.path(name + "-known-*")))]
+    def states(self, name):
+        return assembled([torch.load(path, weights_only=False) for path in sorted(glob.glob(self.path(name + "-known-*")))])
+
+    def check_states(self, name, other):
+        wanted, states = self.states(name), self.states(other)
+        self.assertEqual(set(wanted), {"weight", "master", "exp_avg", "exp_avg_sq"})
+        for role, tensors in wanted.items():
+            self.assertEqual(set(tensors), set(states[role]))
+            for tensor, value in tensors.items():
+                self.assertTrue(torch.equal(value, states[role][tensor]), (other, role, tensor))
 
 
 @unittest.skipIf(importlib.util.find_spec("megatron") is None, "megatron-core is not installed")
@@ -98,20 +107,14 @@ class MegatronTopologiesTest(Trainings):
                 jobs[f"{name}{number}"] = spec
         self.run_jobs(jobs)
         for name, (_, topologies) in chains.items():
-            first, states = self.losses(f"{name}0"), assembled(self.known(f"{name}0"))
+            first = self.losses(f"{name}0")
             for number in range(1, len(topologies) + 1):
                 here = f"{name}{number}"
                 self.assertEqual(fingerprint(self.path(here + "-in")), fingerprint(self.path(f"{name}0")))
-                self.check_equal(states, assembled(self.known(here)), here)
+                self.check_states(f"{name}0", here)
                 losses = self.losses(here)
                 self.assertLess(max(abs(a - b) for a, b in zip(first, losses)), 2e-2, (first, losses))
             self.assertEqual(first, losses)  # where it began
-
-    def check_equal(self, wanted, states, where):
-        for role, tensors in wanted.items():
-            self.assertEqual(set(tensors), set(states[role]))
-            for tensor, value in tensors.items():
-                self.assertTrue(torch.equal(value, states[role][tensor]), (where, role, tensor))
 
 
 def assembled(ranks):
@@ -196,8 +199,7 @@ class MegatronMixturesTest(Trainings):
             self.assertEqual(len(theirs), ITERATIONS - DONE)
             for a, b in zip(theirs, ours):
                 self.assertLess(abs(a - b), 1e-3 if name in OTHER else 1e-7, (name, theirs, ours))
-            if name not in OTHER:
-                self.check_states(name)
+            self.check_states(name, name + "-on")
             if TRAINED[name][0].get("legacy"):
                 self.check_legacy(name)
             if name.startswith("latent"):
@@ -258,15 +260,6 @@ class MegatronMixturesTest(Trainings):
         told = cairn("convert", release, self.path("no"), "--to", "native", status=2).stderr
         self.assertRegex(told, r"model\.layers\.4\.\S+ differs from")
 
-    def check_states(self, name):
-        for first, second in zip(self.known(name), self.known(name + "-on")):
-            theirs, ours = first["states"], second["states"]
-            self.assertEqual(set(theirs), {"weight", "master", "exp_avg", "exp_avg_sq"})
-            for role, tensors in theirs.items():
-                self.assertEqual(set(tensors), set(ours[role]))
-                for tensor, value in tensors.items():
-                    self.assertTrue(torch.equal(value, ours[role][tensor]), (name, role, tensor))
-
     def check_weights(self, name, family):
         """Each expert and each router of Megatron's ranks, and what only latent attention and multi-token prediction have, is in
         the release, in a plain loop."""
@@ -277,7 +270,7 @@ class MegatronMixturesTest(Trainings):
         held, seen = release_of(release), set()
         mixtral = family.startswith("Mixtral")
         mlp, (gate, up, down) = ("block_sparse_moe", ("w1", "w3", "w2")) if mixtral else ("mlp", ("gate_proj", "up_proj", "down_proj"))
-        for tensor, value in assembled(self.known(name))["weight"].items():
+        for tensor, value in self.states(name)["weight"].items():
             found = re.fullmatch(r"(decoder|mtp)\.layers\.(\d+)\.(?:transformer_layer\.)?(.*)", tensor)
             if not found:
                 continue

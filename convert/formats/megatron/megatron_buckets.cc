@@ -1,8 +1,8 @@
 // Make() finds out which layers each pipeline chunk has, and checks that there are as many buffers.
-// AddWeight() collects, per TP rank, the pieces of each weight, in the order in which the program registers
-// them (OrdinalOf). Read() joins the pieces, and has the optimizer match them by value with the masters in
-// each bucket. Assemble() hands over the states cut as the weights were; what a later TP rank has whole, and
-// the last stage's tied embedding, are replicas.
+// AddWeight() collects, per TP rank or rank of ETP and EP, the pieces of each weight, in the order in which
+// the program registers them (OrdinalOf); each expert is a weight. Read() joins the pieces, and has the
+// optimizer match them by value with the masters in each bucket. Assemble() hands over the states cut as the
+// weights were; what a later TP rank has whole, and the last stage's copy of the embedding, are replicas.
 
 #include "convert/formats/megatron/megatron_buckets.h"
 
@@ -29,8 +29,10 @@ bool Take(std::string_view& name, int& number) {
   return number >= 0;
 }
 
-// "optimizer.distributed.dp_group_idx_1.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_0.param"
+// "optimizer.distributed.dp_group_idx_1.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_0.param",
+// after "chained_0." or, of experts, "chained_1." if there are two optimizers
 struct BucketName {
+  int optimizer = 0;
   int rank = 0;
   int chunk = 0;
   int bucket = 0;
@@ -38,6 +40,8 @@ struct BucketName {
 };
 std::optional<BucketName> ParseBucketName(std::string_view name) {
   BucketName found;
+  if (Take(name, "chained_") && (!Take(name, found.optimizer) || found.optimizer > 1 || !Take(name, ".")))
+    return std::nullopt;
   if (!Take(name, "optimizer.distributed.dp_group_idx_") || !Take(name, found.rank) ||
       !Take(name, ".gbuf_idx_") || !Take(name, found.chunk) || !Take(name, ".dtype_"))
     return std::nullopt;
@@ -58,6 +62,20 @@ Result<StoredArray> FlatArray(const DcpTensor& tensor, DcpItems& items, StoredBu
   std::vector<const DcpChunk*> chunks;
   for (const DcpChunk& chunk : tensor.chunks) chunks.push_back(&chunk);
   return JoinChunks(tensor, std::move(chunks), tensor.shape, items, builder);
+}
+
+// The number of parts that a weight of `shape` is cut into along one dimension, `first` or a later one, and
+// the number of the part that `box` is; nullopt for another box.
+std::optional<std::pair<uint64_t, uint64_t>> PartOf(const Dims& shape, const Box& box, int first) {
+  std::pair<uint64_t, uint64_t> part{1, 0};
+  for (int d = first; d < box.rank(); ++d) {
+    if (box.extent[d] == shape[d]) continue;
+    if (part.first > 1 || box.extent[d] == 0 || shape[d] % box.extent[d] != 0 ||
+        box.offset[d] % box.extent[d] != 0)
+      return std::nullopt;
+    part = {shape[d] / box.extent[d], box.offset[d] / box.extent[d]};
+  }
+  return part;
 }
 
 Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronShape& shape, int pp) {
@@ -93,50 +111,62 @@ Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronShape& shap
 Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const MegatronShape& shape,
                                               const Topology& topology, const DcpIndex& index) {
   MegatronBuckets buckets;
-  buckets.tp_ = topology.tp;
-  buckets.pp_ = topology.pp;
-  buckets.gated_ = shape.IsGated();
-  buckets.tied_ = shape.tied;
+  buckets.shape_ = shape;
+  buckets.topology_ = topology;
+  buckets.apart_ = topology.ep > 1;
   buckets.local_spec_ = AsText(Find(args, "transformer_impl")).value_or("") == "local";
-  buckets.layer_count_ = static_cast<uint64_t>(shape.layers);
-  CAIRN_ASSIGN_OR_RETURN(buckets.layers_, LayersOf(args, shape, buckets.pp_));
+  if (shape.experts > 0 && !buckets.apart_ && topology.size(Axis::kEtp) != topology.tp)
+    return NotSupported("its experts are cut in ETP={} and TP={} without EP", topology.size(Axis::kEtp),
+                        topology.tp);
+  CAIRN_ASSIGN_OR_RETURN(buckets.layers_, LayersOf(args, shape, topology.pp));
   CAIRN_ASSIGN_OR_RETURN(buckets.buffers_, BuffersOf(index));
-  // The sizes below are bounded by the file, not by its arguments.
-  if (buckets.buffers_.size() != static_cast<size_t>(buckets.tp_) * buckets.layers_.size())
-    return NotSupported("it has {} buffers for TP={} and {} chunks of the pipeline", buckets.buffers_.size(),
-                        buckets.tp_, buckets.layers_.size());
-  buckets.held_.resize(buckets.tp_);
+  // The work below is bounded by the file, not by its arguments.
+  const size_t of_experts = std::ranges::count_if(
+      buckets.buffers_, [](const auto& buffer) { return std::get<bool>(buffer.first); });
+  const size_t others = buckets.buffers_.size() - of_experts;
+  if (others != static_cast<size_t>(topology.tp) * buckets.layers_.size())
+    return NotSupported("it has {} buffers for TP={} and {} chunks of the pipeline", others, topology.tp,
+                        buckets.layers_.size());
+  if (of_experts < (buckets.apart_ ? static_cast<size_t>(topology.size(Axis::kEtp)) * topology.ep : 0))
+    return NotSupported("it has {} buffers of experts for ETP={} and EP={}", of_experts,
+                        topology.size(Axis::kEtp), topology.ep);
   return buckets;
 }
 
-std::optional<MegatronBuckets::Ordinal> MegatronBuckets::OrdinalOf(const MegatronName& name) const {
-  const MegatronParameter parameter = FindMegatronParameter(name.name);
-  if (parameter.module->core.empty()) return std::nullopt;
-  return Ordinal{name.layer, 2 * parameter.module->CoreOrder(local_spec_) + (parameter.bias ? 1 : 0)};
+// The final norm comes before the layers of multi-token prediction, the output after them.
+MegatronBuckets::Ordinal MegatronBuckets::OrdinalOf(int layer, const MegatronParameter& parameter,
+                                                    int64_t expert) const {
+  const MegatronModule& module = *parameter.module;
+  const bool final_norm = module.canonical[0] == "final_norm";
+  const int64_t at = final_norm ? shape_.layers : layer >= shape_.layers ? int64_t{layer} + 1 : layer;
+  const int64_t in_table = &module - MegatronModules().data();
+  return {at, module.CoreOrder(local_spec_), 2 * in_table + parameter.bias, expert};
 }
 
 Status MegatronBuckets::AddWeight(const MegatronName& name, const Dims& shape, const Box& box,
                                   const StoredArray& chunk) {
-  if (IsInLayers(name.layer) && static_cast<uint64_t>(name.layer) >= layer_count_)
-    return Corrupt("{} is in layer {} of {}", chunk.name, name.layer, layer_count_);
-  const auto ordinal = OrdinalOf(name);
-  if (!ordinal) return NotSupported("{} has no known place in a bucket", chunk.name);
-  uint64_t at = 0, parts = 1;
-  for (int d = 0; d < box.rank(); ++d) {
-    if (box.extent[d] == shape[d]) continue;
-    if (parts > 1 || box.extent[d] == 0 || shape[d] % box.extent[d] != 0 ||
-        box.offset[d] % box.extent[d] != 0)
-      return NotSupported("a chunk of {} belongs to no rank", chunk.name);
-    parts = shape[d] / box.extent[d];
-    at = box.offset[d] / box.extent[d];
-  }
-  const auto tp = static_cast<uint64_t>(tp_);
-  const bool halves = gated_ && FindMegatronParameter(name.name).module->is_gate_up();
+  if (IsInLayers(name.layer) && name.layer >= shape_.AllLayers())
+    return Corrupt("{} is in layer {} of {}", chunk.name, name.layer, shape_.AllLayers());
+  const MegatronParameter parameter = FindMegatronParameter(name.name, shape_.key_value_rank > 0);
+  if (!parameter.module || (parameter.module->core.empty() && parameter.module->fused.empty()))
+    return NotSupported("{} has no known place in a bucket", chunk.name);
+  if (parameter.module->cut_as().keeps_type) return OkStatus();  // a buffer
+  const bool experts = parameter.module->of_experts();
+  const auto part = PartOf(shape, box, experts ? 1 : 0);
+  if (!part || (experts && (box.rank() == 0 || box.extent[0] != 1)))
+    return NotSupported("a chunk of {} belongs to no rank", chunk.name);
+  const auto [parts, at] = *part;
+  const uint64_t expert = experts ? box.offset[0] : 0;
+  const uint64_t of_rank = experts ? std::max<uint64_t>(1, shape[0] / topology_.ep) : 1;
+  const uint64_t first_rank = expert / of_rank * topology_.size(Axis::kEtp);
+  const auto tp = static_cast<uint64_t>(topology_.size(experts ? Axis::kEtp : Axis::kTp));
+  const bool halves = shape_.IsGated() && parameter.module->is_gate_up();
   if (parts != 1 && parts != (halves ? 2 * tp : tp))
-    return NotSupported("{} is cut in {} for TP={}", chunk.name, parts, tp_);
+    return NotSupported("{} is cut in {} for {}={}", chunk.name, parts, experts ? "ETP" : "TP", tp);
   for (uint64_t rank = 0; rank < tp; ++rank) {
     if (parts > 1 && rank != at % tp) continue;
-    Held& held = held_[rank][*ordinal];
+    Held& held = held_[{experts && apart_, static_cast<int>(first_rank + rank)}]
+                      [OrdinalOf(name.layer, parameter, static_cast<int64_t>(expert))];
     held.name = name;
     held.shape = shape;
     held.pieces[halves ? at / tp : 0] = {box, chunk};
@@ -150,32 +180,50 @@ Result<MegatronBuckets::Buffers> MegatronBuckets::BuffersOf(const DcpIndex& inde
     if (!IsOne(tensor.name)) continue;
     const auto name = ParseBucketName(tensor.name);
     if (!name) return NotSupported("{} has an unknown form", tensor.name);
-    buffers[{name->rank, name->chunk}][name->bucket].emplace_back(name->role, &tensor);
+    buffers[{name->optimizer > 0, name->rank, name->chunk}][name->bucket].emplace_back(name->role, &tensor);
   }
   for (auto& [place, buckets] : buffers)
     for (auto& [number, bucket] : buckets) {
       std::ranges::sort(bucket, {}, [](const auto& state) { return state.first; });
       if (bucket.size() != std::size(kBufferStates) || bucket[0].first != Role::kMaster)
-        return NotSupported("bucket {} of rank {} must hold one master and two moments", number, place.first);
+        return NotSupported("bucket {} of rank {} must hold one master and two moments", number,
+                            std::get<1>(place));
     }
   return buffers;
 }
 
-// In the order in which the rank registers them.
-std::vector<MegatronWeight*> MegatronBuckets::WeightsOf(int tp, int chunk) {
+// In the order in which the rank registers them. The last stage has the embedding again, as its head or for
+// multi-token prediction.
+std::vector<MegatronWeight*> MegatronBuckets::WeightsOf(const Owner& owner, int chunk) {
   std::vector<MegatronWeight*> weights;
-  for (auto& [ordinal, held] : held_[tp])
+  for (auto& [ordinal, held] : held_[owner])
     if (StageOf(held.name.layer, layers_) == chunk) weights.push_back(&held.weight);
   const int chunks = static_cast<int>(layers_.size());
-  if (!tied_ || chunks == 1 || chunk + 1 < chunks) return weights;
-  const auto embedding = held_[tp].find(*OrdinalOf({kBeforeLayers, "word_embeddings.weight"}));
-  if (embedding == held_[tp].end()) return weights;
-  weights.push_back(&heads_.emplace_back(MegatronWeight{embedding->second.weight.weight, {}}));
+  const bool mtp = shape_.mtp_layers > 0;
+  if (owner.first || (!shape_.tied && !mtp) || chunks == 1 || chunk + 1 < chunks) return weights;
+  const auto& held = held_[owner];
+  const auto embedding =
+      held.find(OrdinalOf(kBeforeLayers, FindMegatronParameter("word_embeddings.weight"), 0));
+  if (embedding == held.end()) return weights;
+  MegatronWeight* copy = &heads_.emplace_back(MegatronWeight{embedding->second.weight.weight, {}});
+  weights.insert(mtp ? weights.begin() : weights.end(), copy);
   return weights;
 }
 
+Result<std::vector<MegatronBuffer>> MegatronBuckets::ReadBuffer(const std::map<int, Bucket>& buckets,
+                                                                DcpItems& items,
+                                                                StoredBuilder& builder) const {
+  std::vector<MegatronBuffer> read;
+  for (const auto& [number, bucket] : buckets)
+    for (MegatronBuffer& buffer = read.emplace_back(); const auto& [role, tensor] : bucket) {
+      CAIRN_ASSIGN_OR_RETURN(StoredArray flat, FlatArray(*tensor, items, builder));
+      buffer.vectors.emplace_back(role, std::move(flat));
+    }
+  return read;
+}
+
 Status MegatronBuckets::Read(DcpItems& items, MegatronOptimizer& optimizer, StoredBuilder& builder) {
-  for (auto& rank : held_)
+  for (auto& [owner, rank] : held_)
     for (auto& [ordinal, held] : rank) {
       StoredArray& whole = held.weight.weight;
       whole = held.pieces.begin()->second.second;
@@ -184,21 +232,25 @@ Status MegatronBuckets::Read(DcpItems& items, MegatronOptimizer& optimizer, Stor
         whole.shape[0] += piece->second.second.shape[0];
       }
     }
-  const int chunks = static_cast<int>(layers_.size());
-  for (int chunk = 0; chunk < chunks; ++chunk)
-    for (int tp = 0; tp < tp_; ++tp) {
-      const int rank = tp + tp_ * (chunk % pp_);
-      const auto found = buffers_.find({rank, chunk / pp_});
-      if (found == buffers_.end()) return Corrupt("the buffer of model parallel rank {} is missing", rank);
-      std::vector<MegatronBuffer> buckets;
-      for (const auto& [number, bucket] : found->second)
-        for (MegatronBuffer& buffer = buckets.emplace_back(); const auto& [role, tensor] : bucket) {
-          CAIRN_ASSIGN_OR_RETURN(StoredArray flat, FlatArray(*tensor, items, builder));
-          buffer.vectors.emplace_back(role, std::move(flat));
+  const int chunks = static_cast<int>(layers_.size()), pp = topology_.pp;
+  const int expert_ranks = apart_ ? topology_.size(Axis::kEtp) * topology_.ep : 0;
+  size_t left = buffers_.size();
+  for (const bool experts : {false, true})
+    for (int rank = 0, ranks = experts ? expert_ranks : topology_.tp; rank < ranks; ++rank)
+      for (int stage = 0; stage < pp; ++stage)
+        for (int chunk = stage, number = 0; chunk < chunks; chunk += pp) {
+          const std::vector<MegatronWeight*> weights = WeightsOf({experts, rank}, chunk);
+          if (weights.empty()) continue;  // no buffer
+          const int place = rank + ranks * stage;
+          const auto found = buffers_.find({experts, place, number++});
+          const std::string name =
+              fmt::format("model parallel rank {}{}", place, experts ? " of the experts" : "");
+          if (found == buffers_.end()) return Corrupt("the buffer of {} is missing", name);
+          CAIRN_ASSIGN_OR_RETURN(const auto buckets, ReadBuffer(found->second, items, builder));
+          CAIRN_RETURN_IF_ERROR(optimizer.ReadBuckets(buckets, weights).WithContext(name));
+          --left;
         }
-      CAIRN_RETURN_IF_ERROR(optimizer.ReadBuckets(buckets, WeightsOf(tp, chunk))
-                                .WithContext(fmt::format("model parallel rank {}", rank)));
-    }
+  if (left > 0) return Corrupt("{} of its buffers belong to no rank", left);
   return OkStatus();
 }
 
@@ -206,13 +258,13 @@ Status MegatronBuckets::Assemble(MegatronAssembler& assembler, StoredBuilder& bu
   for (const MegatronWeight& head : heads_)
     for (const auto& [role, states] : head.states)
       builder.account.Leave(Fate::kReplica, builder.catalog, states);
-  for (size_t tp = 0; tp < held_.size(); ++tp)
-    for (const auto& [ordinal, held] : held_[tp])
+  for (const auto& [owner, rank] : held_)
+    for (const auto& [ordinal, held] : rank)
       for (const auto& [role, states] : held.weight.states) {
         uint64_t begin = 0;
         for (const auto& [number, piece] : held.pieces) {
           const Box& box = piece.first;
-          const bool replica = tp > 0 && box.extent == held.shape;
+          const bool replica = owner.second > 0 && box.extent == held.shape;
           StoredArray slice = SliceOf(states, begin, box.extent);
           if (replica)
             builder.account.Leave(Fate::kReplica, builder.catalog, slice);

@@ -56,8 +56,6 @@ std::string_view WithoutChained(std::string_view name) {
   return TakeNumber<int>(rest) && rest.starts_with('.') ? rest.substr(1) : name;
 }
 
-bool IsBucket(std::string_view name) { return MegatronBuckets::IsOne(std::string(WithoutChained(name))); }
-
 bool IsOfOptimizer(std::string_view name) { return WithoutChained(name).starts_with("optimizer."); }
 
 // A parsed name: a role, a module, and whether all layers are stacked under it.
@@ -95,13 +93,13 @@ class MegatronDistOpener {
 
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
-    bucketed_ = std::ranges::any_of(index.tensors, IsBucket, &DcpTensor::name);
+    bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
     MegatronAssembler assembler(shape_, /*tp_size=*/1, builder_);
     const Status cut = CutStates(index);
     if (!cut.ok()) CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, cut.WithContext(directory_)));
     for (const DcpTensor& tensor : index.tensors) {
-      if (IsBucket(tensor.name)) continue;
+      if (MegatronBuckets::IsOne(tensor.name)) continue;
       const auto name = ParseDistName(tensor.name);
       const bool step = IsCommonStep(tensor.name);
       const bool left_out = !cut.ok() && IsOfOptimizer(tensor.name);
@@ -146,18 +144,22 @@ class MegatronDistOpener {
     if (status.ok()) status = ReadGroups(index);
     if (status.ok()) return buckets_->Assemble(assembler, builder_).WithContext(directory_);
     for (const DcpTensor& tensor : index.tensors)
-      if (IsBucket(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
+      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
-  // Its values that are not tensors: those of the first model parallel rank, as all ranks have the same.
+  // Its values that are not tensors: those of the first model parallel rank, as all ranks of each optimizer
+  // have the same.
   Status ReadGroups(const DcpIndex& index) {
-    const auto item = std::ranges::find(
-        index.bytes, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", &DcpBytes::name);
-    if (item == index.bytes.end()) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
-    if (!file.root().is(PyKind::kList) || file.root().items.empty()) return OkStatus();
-    AddParamGroups(*file.root().items[0], manifest_.state);
+    for (const char* prefix : {"", "chained_0.", "chained_1."}) {
+      const auto item = std::ranges::find(
+          index.bytes, fmt::format("{}optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", prefix),
+          &DcpBytes::name);
+      if (item == index.bytes.end()) continue;
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
+      if (file.root().is(PyKind::kList) && !file.root().items.empty())
+        AddParamGroups(*file.root().items[0], manifest_.state);
+    }
     return OkStatus();
   }
 
@@ -172,7 +174,8 @@ class MegatronDistOpener {
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
     for (const DcpTensor& tensor : index.tensors) {
       const std::string_view name = WithoutChained(tensor.name);
-      if (IsOfOptimizer(name) && !IsCommonStep(tensor.name) && !IsBucket(name) && !ParseDistName(tensor.name))
+      if (IsOfOptimizer(name) && !IsCommonStep(tensor.name) && !MegatronBuckets::IsOne(name) &&
+          !ParseDistName(tensor.name))
         return NotSupported("{} is not a known optimizer state", tensor.name);
       for (const auto& [prefix, role] : kRoles) {
         if (!name.starts_with(prefix)) continue;
@@ -210,12 +213,7 @@ class MegatronDistOpener {
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
     CAIRN_ASSIGN_OR_RETURN(shape_, ReadMegatronTraining(root, /*checkpoint_version=*/3, options_, manifest_));
     const PyValue& args = *Find(root, "args");
-    if (bucketed_ && (shape_.experts > 0 || shape_.key_value_rank > 0 || shape_.mtp_layers > 0))
-      buckets_ = NotSupported(
-          "the optimizer of a model with experts, latent attention or multi-token prediction is in buckets "
-          "(dp_reshardable); save it with --dist-ckpt-optim-fully-reshardable");
-    else if (bucketed_)
-      buckets_ = MegatronBuckets::Make(args, shape_, manifest_.topology, index);
+    if (bucketed_) buckets_ = MegatronBuckets::Make(args, shape_, manifest_.topology, index);
     manifest_.topology.zero = AsInt(Find(args, "use_distributed_optimizer")).value_or(0) != 0 ? 1 : 0;
     return OkStatus();
   }

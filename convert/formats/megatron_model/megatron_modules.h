@@ -22,7 +22,7 @@ namespace cairn {
 struct MegatronModule {
   std::string_view name;                    // of Megatron-LM and Megatron-DeepSpeed
   std::vector<std::string_view> canonical;  // one; query, key and value; or gate and up, or only up
-  // The place in which Transformer Engine's layers register it; -1: Megatron-Core does not have it.
+  // The place in which Transformer Engine's layers register it; those with the same follow the table below.
   int core_order = -1;
   std::string_view core = {};   // its name with Megatron-Core's own layers
   std::string_view fused = {};  // of a norm in the linear module after it: with Transformer Engine's layers
