@@ -105,7 +105,8 @@ def build(rank, spec, args, port):
     torch.manual_seed(7)
     config = (MLATransformerConfig if "latent" in spec else TransformerConfig)(
         **SIZES, **latent_of(spec), **uneven(spec, "num_layers_in_{}_pipeline_stage"), mtp_num_layers=args.mtp_num_layers,
-        num_moe_experts=args.num_experts, **{name: getattr(args, name) for name in OF_MIXTURES},
+        num_moe_experts=args.num_experts, **{
+            name: getattr(args, name) for name in OF_MIXTURES if name in TransformerConfig.__dataclass_fields__},
         add_qkv_bias=args.add_qkv_bias, qk_layernorm=args.qk_layernorm, moe_router_load_balancing_type="none",
         tensor_model_parallel_size=args.tensor_model_parallel_size, pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         expert_model_parallel_size=args.expert_model_parallel_size, expert_tensor_parallel_size=args.expert_tensor_parallel_size,
@@ -137,8 +138,10 @@ def optimizer_of(model, spec):
     distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
     buffers = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
     ddp = DistributedDataParallel(model.config, buffers, model)
-    config = optimizer.OptimizerConfig(optimizer="adam", lr=spec.get("lr", 0.02), min_lr=spec.get("lr", 0.02) / 10, params_dtype=torch.bfloat16, bf16=True,
-                                       use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0)
+    lr = spec.get("lr", 0.02)
+    config = optimizer.OptimizerConfig(
+        optimizer="adam", lr=lr, min_lr=lr / 10, params_dtype=torch.bfloat16, bf16=True, use_distributed_optimizer=distributed,
+        weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0)
     return ddp, optimizer.get_megatron_optimizer(config, [ddp])
 
 
@@ -260,18 +263,21 @@ def save(rank, model, training, spec, args, out):
         lose_slices(state["model"])
         del state["optimizer"]
     dist_checkpointing.save(state, directory, ("torch_dist", 1), content_metadata=metadata_of(spec))
-    if spec.get("legacy") and parallel_state.get_expert_data_parallel_rank() == 0:
+    if spec.get("legacy"):
         save_legacy(model, training, spec, common, f"{out}-legacy/iter_{spec['done']:07}")
 
 
 def save_legacy(model, training, spec, common, directory):
-    """As Megatron-LM's get_checkpoint_name() names the directories."""
+    """As Megatron-LM's get_checkpoint_name() names the directories, and save_checkpoint() fills them."""
     name = f"mp_rank_{parallel_state.get_tensor_model_parallel_rank():02}"
     for size, rank in (("pp", parallel_state.get_pipeline_model_parallel_rank()), ("ep", parallel_state.get_expert_model_parallel_rank())):
         name += f"_{rank:03}" if spec[size] > 1 else ""
-    os.makedirs(os.path.join(directory, name))
-    torch.save(common | {"model": model.state_dict_for_save_checkpoint(), "optimizer": training.chain.state_dict()},
-               os.path.join(directory, name, "model_optim_rng.pt"))
+    os.makedirs(os.path.join(directory, name), exist_ok=True)
+    if parallel_state.get_expert_data_parallel_rank() == 0:
+        torch.save(common | {"model": model.state_dict_for_save_checkpoint(), "optimizer": training.chain.state_dict()},
+                   os.path.join(directory, name, "model_optim_rng.pt"))
+    if spec.get("zero", 1) == 1:
+        training.chain.save_parameter_state(os.path.join(directory, name, "distrib_optim.pt"))
 
 
 def load(model, training, spec):

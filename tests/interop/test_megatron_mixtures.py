@@ -5,7 +5,9 @@ import glob
 import importlib.util
 import json
 import os
+import pickle
 import re
+import sys
 import unittest
 
 import torch
@@ -16,6 +18,7 @@ from test_written_formats import run_writer
 DONE, ITERATIONS = 3, 6
 TE = {"keys": "te"}  # names of norms as in every run on GPUs
 BUCKETS = {"sharding": "dp_reshardable"}  # the default of megatron-core's optimizer
+LEGACY = {"legacy": True}
 # {name: (the training, the family that computes it)}
 TRAINED = {
     "stacked": (dict(world=4, tp=2, pp=1, ep=2, etp=2, legacy=True) | TE, "MixtralForCausalLM"),
@@ -24,17 +27,17 @@ TRAINED = {
         moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48)) | TE, "Glm4MoeForCausalLM"),
     "latent": (dict(world=4, tp=2, pp=2, stages=[1, 3], ep=2, etp=1, qk_norm=True, mtp=1, latent={}, mixture=dict(
         moe_layer_freq=[0, 1, 1, 1], moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
-        moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48, moe_router_num_groups=2, moe_router_group_topk=1)) | TE | BUCKETS,
-               "DeepseekV3ForCausalLM"),
-    "latent_lite": (BUCKETS | dict(world=2, tp=1, pp=1, ep=2, etp=1, lr=1e-5, qk_norm=True, latent=dict(
+        moe_router_topk_scaling_factor=1.5, moe_shared_expert_intermediate_size=48, moe_router_num_groups=2, moe_router_group_topk=1),
+        legacy=True) | TE | BUCKETS, "DeepseekV3ForCausalLM"),
+    "latent_lite": (BUCKETS | dict(world=2, tp=1, pp=1, ep=2, etp=1, qk_norm=True, lr=1e-5, latent=dict(
         q_lora_rank=None, rope_type="yarn", rotary_scaling_factor=4.0, original_max_position_embeddings=8, mscale=0.7, mscale_all_dim=0.7),
         mixture=dict(moe_router_pre_softmax=True, moe_shared_expert_intermediate_size=48)), "DeepseekV2ForCausalLM"),
-    "pipeline": (dict(world=2, tp=1, pp=2, ep=1, etp=1, zero=0, qk_norm=True), "Qwen3MoeForCausalLM"),
+    "pipeline": (dict(world=4, tp=1, pp=2, ep=2, etp=1, zero=0, qk_norm=True, legacy=True), "Qwen3MoeForCausalLM"),
 }
-LOST = dict(world=2, tp=2, pp=1, ep=1, etp=2, lost=True) | TE  # half of each expert
+LOST = dict(world=2, tp=1, pp=1, ep=1, etp=2, lost=True, legacy=True) | TE  # half of each expert
 # Loaded at another topology, by the names of Transformer Engine.
 OTHER = {
-    "pipeline": (["--zero", 1, "--pp", 1, "--dp", 2], dict(pp=1, zero=1) | TE),
+    "pipeline": (["--zero", 1, "--pp", 1, "--dp", 4], dict(pp=1, zero=1) | TE),
     "latent_lite": (["--tp", 2, "--dp", 1, "--etp", 1], dict(tp=2) | TE)}
 LONG = "CAIRN_LONG" in os.environ
 PLAIN = {f"self_attention.{core}.weight": f"self_attn.{release}" for core, release in (
@@ -45,18 +48,22 @@ PLAIN_MTP = {"enorm.weight": "enorm", "hnorm.weight": "hnorm", "eh_proj.weight":
 STACKED, BY_LAYER = TE | {"mixture": dict(num_experts=8)}, TE | {"qkv_bias": True, "mixture": dict(
     num_experts=8, moe_layer_freq=2, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
     moe_shared_expert_intermediate_size=48)}
+# Norms are all 1 in bf16 and differ in fp32: in buckets only their order tells them apart.
+ALIKE = dict(lr=1e-5, qk_norm=True, mtp=1, latent=dict(q_lora_rank=8), mixture=dict(
+    moe_layer_freq=[0, 1, 1, 1], moe_shared_expert_intermediate_size=48, moe_shared_expert_gate=True))
 TOPOLOGIES = {
     "long": {
         "stacked": (STACKED, [
-            (1, 1, 2, 2, 1, {}), (2, 1, 2, 2, 2, BUCKETS), (2, 1, 2, 4, 1, {}), (1, 2, 4, 4, 1, BUCKETS | {"stages": [1, 3]}),
+            (1, 1, 2, 2, 1, {}), (2, 1, 2, 2, 2, BUCKETS), (2, 1, 2, 4, 1, LEGACY), (1, 2, 4, 4, 1, LEGACY | BUCKETS | {"stages": [1, 3]}),
             (1, 1, 4, 2, 2, BUCKETS), (2, 2, 2, 2, 1, {"prefixes": True}), (1, 4, 2, 2, 1, BUCKETS), (2, 1, 4, 4, 2, {}),
-            (1, 1, 1, 1, 1, BUCKETS), (2, 2, 2, 4, 1, BUCKETS), (2, 1, 4, 8, 1, {})]),
+            (1, 1, 1, 1, 1, BUCKETS | LEGACY), (2, 2, 2, 4, 1, BUCKETS), (2, 1, 4, 8, 1, {})]),
         "by_layer": (BY_LAYER, [
-            (2, 1, 2, 2, 1, BUCKETS), (1, 3, 2, 2, 1, BUCKETS | {"stages": [1, 2, 1]}), (2, 1, 1, 1, 2, {}), (1, 1, 8, 8, 1, BUCKETS),
+            (2, 1, 2, 2, 1, BUCKETS), (1, 3, 2, 2, 1, BUCKETS | {"stages": [1, 2, 1]}), (2, 1, 1, 1, 2, LEGACY), (1, 1, 8, 8, 1, BUCKETS),
             (2, 2, 1, 2, 1, {}), (1, 1, 8, 4, 2, {"prefixes": True}), (1, 2, 2, 1, 1, BUCKETS), (2, 2, 2, 2, 2, {"stages": [3, 1]}),
-            (2, 1, 2, 1, 2, BUCKETS), (1, 1, 4, 4, 1, {})])},
+            (2, 1, 2, 1, 2, BUCKETS), (1, 1, 4, 4, 1, {})]),
+        "alike": (ALIKE, [(2, 2, 1, 2, 1, BUCKETS | LEGACY | {"stages": [1, 3]}), (2, 1, 2, 2, 1, BUCKETS), (1, 1, 1, 1, 1, BUCKETS | LEGACY)])},
     "short": {
-        "by_layer": (BY_LAYER, [(2, 1, 2, 2, 2, {"prefixes": True}), (1, 2, 4, 4, 1, BUCKETS), (1, 1, 2, 1, 1, BUCKETS)])},
+        "by_layer": (BY_LAYER, [(2, 1, 2, 2, 2, {"prefixes": True}), (1, 2, 4, 4, 1, BUCKETS), (1, 1, 2, 1, 1, BUCKETS | LEGACY)])},
 }
 
 
@@ -101,7 +108,8 @@ class MegatronTopologiesTest(Trainings):
                 if number > 0:
                     moved = self.path(f"{name}{number}-in")
                     stages = ["--layers-per-stage", ",".join(map(str, more["stages"]))] if "stages" in more else []
-                    flags = ["--zero", 1, "--tp", tp, "--pp", pp, "--dp", dp, "--ep", ep, "--etp", etp, *stages]
+                    flags = ["--zero", 1, "--tp", tp, "--pp", pp, "--dp", dp, "--ep", ep, "--etp", etp, *stages,
+                             "--transformer-impl", "transformer_engine" if "keys" in model else "local"]
                     before = [os.environ["CAIRN"], "convert", self.path(f"{name}{number - 1}"), moved, "--to", "torch-dist", *flags]
                     spec |= {"before": list(map(str, before)), "load": os.path.join(moved, f"iter_{DONE:07}"), "save": True}
                 jobs[f"{name}{number}"] = spec
@@ -112,9 +120,29 @@ class MegatronTopologiesTest(Trainings):
                 here = f"{name}{number}"
                 self.assertEqual(fingerprint(self.path(here + "-in")), fingerprint(self.path(f"{name}0")))
                 self.check_states(f"{name}0", here)
+                if os.path.exists(self.path(here + "-legacy")):
+                    self.assertEqual(fingerprint(self.path(here + "-legacy")), fingerprint(self.path(f"{name}0")))
                 losses = self.losses(here)
                 self.assertLess(max(abs(a - b) for a, b in zip(first, losses)), 2e-2, (first, losses))
             self.assertEqual(first, losses)  # where it began
+
+    def test_trainings_of_an_older_version_continue(self):
+        """Its optimizer's state is in cells, as fully_sharded_model_space."""
+        older = os.path.join(sys.prefix, "older")
+        if not os.path.isdir(os.path.join(older, "megatron")):
+            self.skipTest("no older megatron-core is installed")
+        jobs = {name: model | self.common | dict(world=4, tp=tp, pp=pp, ep=2, etp=tp, sharding="fully_sharded_model_space")
+                for name, model, tp, pp in (("stacked", STACKED, 2, 1), ("by_layer", BY_LAYER, 1, 2)) if LONG or name == "stacked"}
+        run_writer(self, "megatron_mixtures.py", json.dumps(jobs), path=older)
+        loads = {}
+        for name, spec in jobs.items():
+            cairn("convert", self.path(name), self.path(name + "-in"), "--to", "torch-dist", "--tp", 1, "--pp", 1, "--dp", 4, "--ep", 4,
+                  "--etp", 1)
+            loads[name + "-on"] = {key: value for key, value in spec.items() if key != "sharding"} | dict(
+                tp=1, pp=1, ep=4, etp=1, load=self.path(name + "-in", f"iter_{DONE:07}"))
+        self.run_jobs(loads)
+        for name in jobs:
+            self.check_states(name, name + "-on")
 
 
 def assembled(ranks):
@@ -163,18 +191,40 @@ def experts_of(model):
     return {module: {linear: [held[i] for i in sorted(held)] for linear, held in of.items()} for module, of in found.items()}
 
 
-def grouped(model):
+def one_by_one(state):
+    """As it is."""
+
+
+def grouped(state):
+    model = state["model"]
     for module, of in experts_of(model).items():
         model |= {f"{module}{linear}.weight{i}": value for linear, held in of.items() for i, value in enumerate(held)}
 
 
-def input_major(model):
-    """GroupedMLP's memory is [experts, in, out] under another shape."""
-    for module, of in experts_of(model).items():
-        for name, linear in (("weight1", "linear_fc1"), ("weight2", "linear_fc2")):
-            memory = torch.stack([value.t() for value in of[linear]]).contiguous()
-            hidden = of["linear_fc1"][0].shape[1]
-            model[module + name] = memory.view(hidden, -1) if name == "weight1" else memory.view(-1, hidden)
+def input_major(state):
+    """GroupedMLP's memory is [experts, in, out] under another shape. So are its optimizer's masters and moments."""
+    names = [key for key in state["model"] if ".local_experts." in key and key.endswith("weight")]
+    state["model"] |= stacks_of(state["model"])
+    if not isinstance(state["optimizer"], list) or "fp32_from_fp16_params" not in state["optimizer"][1]:
+        return
+    experts = dict(state["optimizer"][1])
+    (masters,), inner = experts["fp32_from_fp16_params"], experts["optimizer"]
+    roles = {"master": masters} | {role: [inner["state"][i][role] for i in range(len(masters))] for role in ("exp_avg", "exp_avg_sq")}
+    roles = {role: list(stacks_of(dict(zip(names, held, strict=True))).values()) for role, held in roles.items()}
+    experts["fp32_from_fp16_params"] = [roles.pop("master")]
+    experts["optimizer"] = inner | {"state": {i: dict(zip(roles, held)) for i, held in enumerate(zip(*roles.values()))},
+                                    "param_groups": [inner["param_groups"][0] | {"params": list(range(len(roles["exp_avg"])))}]}
+    state["optimizer"] = [state["optimizer"][0], experts]
+
+
+def stacks_of(tensors):
+    """{name: the input-major tensor of all experts of a module}; theirs are taken out of `tensors`."""
+    found = {}
+    for module, of in experts_of(tensors).items():
+        hidden = of["linear_fc1"][0].shape[1]
+        for name, linear, shape in (("weight1", "linear_fc1", (hidden, -1)), ("weight2", "linear_fc2", (-1, hidden))):
+            found[module + name] = torch.stack([value.t() for value in of[linear]]).contiguous().view(*shape)
+    return found
 
 
 @unittest.skipIf(importlib.util.find_spec("megatron") is None, "megatron-core is not installed")
@@ -206,6 +256,7 @@ class MegatronMixturesTest(Trainings):
                 self.assertAlmostEqual(self.transformers_loss(name), theirs[0], delta=5e-4)
         self.check_copies("latent")
         self.check_lost()
+        self.check_lost_states()
         for format in ("megatron", "megatron-deepspeed"):
             refused = cairn("convert", self.path("stacked-native"), self.path("no"), "--to", format, status=2)
             self.assertIn(f"which {format} cannot hold yet", refused.stderr)
@@ -215,25 +266,53 @@ class MegatronMixturesTest(Trainings):
             more = (self.path("never"), "--to", "native") if verb == "convert" else ()
             refused = cairn(verb, self.path("lost"), *more, status=status)
             self.assertRegex(refused.stdout + refused.stderr, r"linear_fc\d\.weight: its experts together have shape")
+        told = cairn("convert", self.path("lost-legacy"), self.path("never"), "--to", "native", status=2).stderr
+        self.assertIn("experts are cut in ETP=2, and TP=1; such mp_rank_* directories lack parts", told)
+        self.assertFalse(os.path.exists(self.path("never")))
+
+    def check_lost_states(self):
+        """One of the files of a rank lacks the state of an optimizer, or one of its buckets is missing."""
+        rank = glob.glob(self.path("stacked-legacy", "*", "mp_rank_00_000", "distrib_optim.pt"))[0]
+        states = torch.load(rank, weights_only=False)
+        for kept, whose in (([None, states[1]], "other weights"), ([states[0], None], "experts")):
+            torch.save(kept, rank)
+            self.check_refused("stacked-legacy", f"no file has the optimizer's state of the {whose} in mp_rank_00_000/")
+        index = glob.glob(self.path("latent", "*", ".metadata"))[0]
+        with open(index, "rb") as file:
+            metadata = pickle.load(file)
+        for key in [key for key in metadata.state_dict_metadata if "chained_1.optimizer.distributed.dp_group_idx_3.gbuf" in key]:
+            del metadata.state_dict_metadata[key]
+            for item in [item for item in metadata.storage_data if item.fqn == key]:
+                del metadata.storage_data[item]
+        with open(index, "wb") as file:
+            pickle.dump(metadata, file)
+        self.check_refused("latent", "it has 1 buffers of experts for ETP=1 and EP=2")
+
+    def check_refused(self, name, why):
+        refused = cairn("convert", self.path(name, f"iter_{DONE:07}"), self.path("never"), "--to", "native", status=2)
+        self.assertEqual(refused.stderr.count("\n"), 1, refused.stderr)
+        self.assertIn(why, refused.stderr)
         self.assertFalse(os.path.exists(self.path("never")))
 
     def check_legacy(self, name):
         """In the names of SequentialMLP, of Transformer Engine's grouped layers, and of the older GroupedMLP."""
         source, wanted = self.path(name + "-legacy"), release_of(self.path(name + "-hf"))
-        told = cairn("convert", source, self.path("no"), "--to", "native", status=2).stderr
-        self.assertIn("the optimizer of a mixture of experts is read in the format torch_dist only", told)
-        files = {path: torch.load(path, weights_only=False) for path in glob.glob(os.path.join(source, "*", "mp_rank_*", "*.pt"))}
-        for form in (dict, grouped, input_major):
+        files = {path: torch.load(path, weights_only=False) for path in glob.glob(os.path.join(source, "*", "mp_rank_*", "*_rng.pt"))}
+        for form in (one_by_one, grouped, input_major):
             for path, state in files.items():
-                model = dict(state["model"])
-                form(model)
-                torch.save(state | {"model": model}, path)
+                changed = state | {"model": dict(state["model"])}
+                form(changed)
+                torch.save(changed, path)
+            if form is not input_major or name == "pipeline":  # the others have distrib_optim.pt
+                self.assertEqual(fingerprint(source), fingerprint(self.path(name)))
             out = self.path(f"{name}-{form.__name__}")
             cairn("convert", source, out, "--to", "hf")
             held = release_of(out)
             self.assertEqual(set(held), set(wanted))
             for tensor, value in wanted.items():
                 self.assertTrue(torch.equal(value, held[tensor]), (out, tensor))
+        for path, state in files.items():
+            torch.save(state, path)
 
     def transformers_loss(self, name):
         from transformers import AutoModelForCausalLM

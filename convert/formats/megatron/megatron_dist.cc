@@ -236,13 +236,7 @@ class MegatronDistOpener {
   // `array` holds `box` of a tensor of `shape`.
   Status Add(const DistName& name, const Dims& shape, const Box& box, StoredArray array,
              MegatronAssembler& assembler) {
-    const bool mtp = name.place.mtp;
-    if (mtp && name.place.layer >= shape_.mtp_layers)
-      return Corrupt(
-          "{} is of a layer of multi-token prediction, of which its args state {} (mtp_num_layers)",
-          array.name, shape_.mtp_layers);
-    const int layer =
-        mtp ? static_cast<int>(shape_.layers) + name.place.layer : shape_.LayerOf(name.place.layer);
+    CAIRN_ASSIGN_OR_RETURN(const int layer, shape_.LayerOf(name.place));
     MegatronSlice slice{name.place.name, layer, 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
     if (shape.rank() < 2 || std::cmp_not_equal(shape[0], shape_.layers))

@@ -1,15 +1,17 @@
 // The first rank's args give TP and PP, so that directories left over from a larger world are known. Each
-// rank's file is read for its chunks of the model and for its optimizer, whose tensors are matched with the
-// rank's own weights by value. Assemble() sorts the chunks in the order in which the model passes through
-// them, and counts layers as it goes; a total other than the args' is an error. If one rank's optimizer
-// cannot be read and that is allowed, the optimizer of all ranks is left out.
+// rank's file is read for its chunks of the model and for its optimizers, whose tensors are matched with the
+// rank's own weights by value. If experts are spread over ranks, they have an optimizer of their own: each
+// file has its state, but only that of the first data parallel rank has the state of the other weights.
+// Assemble() sorts the chunks in the order in which the model passes through them, and counts layers as it
+// goes; a total other than the args' is an error. If one rank's optimizer cannot be read and that is allowed,
+// the optimizer of all ranks is left out.
 
 #include "convert/formats/megatron/megatron_lm.h"
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
-#include "ckpt/base/first_axis.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/megatron/megatron_dist.h"
@@ -19,25 +21,24 @@
 #include "convert/formats/megatron_model/megatron_optimizer.h"
 #include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/formats/training/group_members.h"
+#include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
 
-// A tensor of one expert, as the tensor of all of them.
-struct ExpertTensor {
+struct ModelTensor {
   MegatronName name;
-  uint64_t expert = 0;
-  StoredArray array;
+  MegatronWeight weight;
+  std::optional<MegatronExpert> expert = {};
 };
 
 // A stage's chunk of the model, under its local layer numbers.
 struct ModelChunk {
   MegatronRank rank;
   int number = 0;  // of a virtual pipeline
-  std::vector<std::pair<MegatronName, MegatronWeight>> tensors;
+  std::vector<ModelTensor> tensors;
   int layers = 0;
-  std::vector<ExpertTensor> experts;
 };
 
 class MegatronOpener {
@@ -48,6 +49,7 @@ class MegatronOpener {
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(FindRanks());
     for (const MegatronRank& rank : ranks_) CAIRN_RETURN_IF_ERROR(ReadRank(rank));
+    for (const MegatronRank& rank : ranks_) CAIRN_RETURN_IF_ERROR(CheckStates(rank));
     for (const MegatronRank& rank : ranks_)
       if (left_out_) CAIRN_RETURN_IF_ERROR(LeaveOptimizer(rank));
     CAIRN_RETURN_IF_ERROR(Assemble());
@@ -106,40 +108,84 @@ class MegatronOpener {
   }
 
   Status ReadOptimizer(const MegatronRank& rank, const TorchFile& file, size_t first) {
-    // Two optimizers are a list of both.
-    const auto any = [&] {
-      return Find(file.root(), "optimizer") || fs_.Stat(JoinPath(directory_, DistributedOf(rank))).ok();
-    };
-    if (shape_.experts > 0 && !left_out_ && any()) {
-      left_out_ = true;
-      return LeaveOutOptimizer(
-          options_, manifest_,
-          NotSupported("{}: the optimizer of a mixture of experts is read in the format torch_dist only",
-                       directory_));
-    }
-    const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
-    if (!optimizer || left_out_) return OkStatus();
-    if (const PyValue* scaler = Find(*optimizer, "grad_scaler"))
-      builder_.account.LeaveBelow(Fate::kTrainingState, file, *scaler, "grad_scaler");
-    std::vector<MegatronChunkWeights> chunks;
-    for (size_t c = first; c < chunks_.size(); ++c) {
-      MegatronChunkWeights& chunk = chunks.emplace_back();
-      for (auto& [name, weight] : chunks_[c].tensors) chunk.push_back(&weight);
+    const PyValue* optimizer = Find(file.root(), "optimizer");
+    if (!optimizer || optimizer->is(PyKind::kNone) || left_out_) return OkStatus();
+    const Status status = ReadOptimizers(rank, file, ChainedOf(*optimizer), first);
+    if (status.ok()) return AddNumbersInTensors(fs_, file, file.root(), manifest_.state);
+    return LeaveOut(status);
+  }
+
+  Status LeaveOut(const Status& why) {
+    left_out_ = true;
+    return LeaveOutOptimizer(options_, manifest_, why.WithContext(directory_));
+  }
+
+  Status ReadOptimizers(const MegatronRank& rank, const TorchFile& file,
+                        const std::vector<const PyValue*>& optimizers, size_t first) {
+    if (shape_.experts > 0 && ep_ == 1 && etp_ != tp_)
+      return NotSupported("its experts are cut in ETP={} and TP={} without EP", etp_, tp_);
+    if (optimizers.size() != (ep_ > 1 ? 2u : 1u))
+      return NotSupported("it has {} optimizers", optimizers.size());
+    const std::string distributed = DistributedOf(rank);
+    std::optional<TorchFile> shard;
+    if (fs_.Stat(JoinPath(directory_, distributed)).ok()) {
+      CAIRN_ASSIGN_OR_RETURN(shard, builder_.OpenFile(fs_, directory_, distributed));
+      manifest_.topology.zero = 1;
     }
     MegatronOptimizer reader(fs_, directory_, builder_);
-    const std::string distributed = DistributedOf(rank);
-    Status status;
-    if (fs_.Stat(JoinPath(directory_, distributed)).ok()) {
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, builder_.OpenFile(fs_, directory_, distributed));
-      status = reader.ReadDistributed(shard, chunks).WithContext(distributed);
-      manifest_.topology.zero = 1;
-    } else {
-      status = reader.ReadPlain(file, *optimizer, chunks).WithContext(rank.file);
+    size_t groups = 0;
+    for (size_t o = 0; o < optimizers.size(); ++o) {
+      if (const PyValue* scaler = Find(*optimizers[o], "grad_scaler"))
+        builder_.account.LeaveBelow(Fate::kTrainingState, file, *scaler, "grad_scaler");
+      const std::vector<MegatronChunkWeights> chunks = WeightsOf(first, o);
+      const PyValue* buffers = !shard ? nullptr : ep_ > 1 ? ItemOf(&shard->root(), o) : &shard->root();
+      if (buffers && buffers->is(PyKind::kNone)) continue;
+      if (shard && !buffers) return NotSupported("{} has no list of two optimizers", distributed);
+      if (buffers)
+        CAIRN_RETURN_IF_ERROR(reader.ReadDistributed(*shard, *buffers, chunks).WithContext(distributed));
+      else
+        CAIRN_RETURN_IF_ERROR(reader.ReadPlain(file, *optimizers[o], chunks).WithContext(rank.file));
+      for (const MegatronChunkWeights& chunk : chunks)
+        for (MegatronWeight* weight : chunk)
+          if (weight->group) *weight->group += groups;
+      if (const PyValue* inner = Find(*optimizers[o], "optimizer"))
+        groups += ParamGroupsOf(Find(*inner, "param_groups")).size();
+      with_states_.insert(OwnerOf(rank, o > 0));
     }
-    if (status.ok() && reader.step()) status = TakeStep(*reader.step()).WithContext(rank.file);
-    if (status.ok()) return AddNumbersInTensors(fs_, file, file.root(), manifest_.state);
-    left_out_ = true;
-    return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
+    return reader.step() ? TakeStep(*reader.step()).WithContext(rank.file) : OkStatus();
+  }
+
+  // The weights that the optimizer of this number has, by chunks of a file. A chunk without any has no
+  // buffer.
+  std::vector<MegatronChunkWeights> WeightsOf(size_t first, size_t optimizer) {
+    std::vector<MegatronChunkWeights> chunks;
+    for (size_t c = first; c < chunks_.size(); ++c) {
+      MegatronChunkWeights chunk;
+      for (ModelTensor& tensor : chunks_[c].tensors) {
+        const bool buffer =
+            FindMegatronParameter(tensor.name.name, shape_.key_value_rank > 0).module->cut_as().keeps_type;
+        if (!buffer && (ep_ == 1 || tensor.expert.has_value() == (optimizer > 0)))
+          chunk.push_back(&tensor.weight);
+      }
+      if (!chunk.empty()) chunks.push_back(std::move(chunk));
+    }
+    return chunks;
+  }
+
+  // The ranks whose files have the same state of one of the optimizers: whether it is that of experts, and
+  // PP, TP and EP as far as they cut it.
+  using Owner = std::tuple<bool, int, int, int>;
+  Owner OwnerOf(const MegatronRank& rank, bool experts) const {
+    return {experts, rank.pp, experts && etp_ == 1 ? 0 : rank.tp, experts ? rank.ep : 0};
+  }
+
+  Status CheckStates(const MegatronRank& rank) {
+    for (const bool experts : {false, true})
+      if (!left_out_ && !with_states_.empty() && (ep_ > 1 || !experts) &&
+          !with_states_.contains(OwnerOf(rank, experts)))
+        return LeaveOut(Corrupt("no file has the optimizer's state of the {} in {}",
+                                experts ? "experts" : "other weights", rank.file));
+    return OkStatus();
   }
 
   // The number of updates must be the same on all ranks.
@@ -177,14 +223,14 @@ class MegatronOpener {
             builder_.account.Leave(state ? Fate::kTrainingState : Fate::kBuffer, file, tensor, key);
             return OkStatus();
           }
-          if (const auto place = ParseExpertName(key)) return AddExperts(*place, file, tensor, key, chunk);
-          auto name = ParseMegatronName(key);
+          const auto expert = ParseExpertName(key);
+          auto name = expert ? expert->name : ParseMegatronName(key, /*mtp=*/true);
           if (!name) return NotSupported("{} has no place in Megatron's GPT", key);
           if (shape_.tied && name->name == "output_layer.weight")
             name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
-          if (IsInLayers(name->layer)) chunk.layers = std::max(chunk.layers, name->layer + 1);
+          if (IsInLayers(name->layer) && !name->mtp) chunk.layers = std::max(chunk.layers, name->layer + 1);
           CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder_.ArrayIn(file, tensor, key));
-          chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
+          chunk.tensors.push_back({*std::move(name), {std::move(array)}, expert});
           return OkStatus();
         }));
     for (size_t i = 0; model.is(PyKind::kDict) && i + 1 < model.items.size(); i += 2)
@@ -195,48 +241,27 @@ class MegatronOpener {
     return OkStatus();
   }
 
-  // One expert, or in Megatron's older form all of the rank, each input-major.
-  Status AddExperts(const MegatronExpert& place, const TorchFile& file, const TensorRef& tensor,
-                    const std::string& key, ModelChunk& chunk) {
-    CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder_.ArrayIn(file, tensor, key));
-    chunk.layers = std::max(chunk.layers, place.name.layer + 1);
-    const auto local = static_cast<uint64_t>(shape_.experts / ep_);
-    const uint64_t first = static_cast<uint64_t>(chunk.rank.ep) * local;
-    if (place.expert) {
-      if (*place.expert >= local || array.transposed || array.shape.rank() == 0)
-        return Corrupt("{} does not fit {} experts of {} ranks", key, shape_.experts, ep_);
-      array.shape = WithFirst(1, array.shape);
-      chunk.experts.push_back({place.name, first + *place.expert, std::move(array)});
+  // Adds a tensor and its states.
+  Status AssembleTensor(const ModelChunk& chunk, const ModelTensor& tensor, int first_layer,
+                        MegatronAssembler& assembler) {
+    const MegatronWeight& stored = tensor.weight;
+    CAIRN_ASSIGN_OR_RETURN(const int layer, shape_.LayerOf(tensor.name, first_layer));
+    const auto add = [&](Role role, const StoredArray& array) -> Status {
+      MegatronSlice slice{tensor.name.name,       layer, chunk.rank.tp, role, array, array.shape,
+                          Box::Whole(array.shape)};
+      if (!tensor.expert) return assembler.Add(slice);
+      if (etp_ == 1) slice.tp = 0;
+      CAIRN_ASSIGN_OR_RETURN(const auto slices,
+                             SlicesOfExperts(slice, *tensor.expert, shape_, chunk.rank.ep, ep_));
+      for (const MegatronSlice& one : slices) CAIRN_RETURN_IF_ERROR(assembler.Add(one));
       return OkStatus();
-    }
-    const auto hidden = static_cast<uint64_t>(shape_.hidden);
-    const uint64_t of_one = array.shape.Volume() / local;
-    if (array.transposed || array.shape.Volume() % local != 0 || of_one == 0 || of_one % hidden != 0)
-      return Corrupt("{} of shape {} does not hold {} experts", key, ToString(array.shape), local);
-    const Dims one = place.is_down ? Dims{1, of_one / hidden, hidden} : Dims{1, hidden, of_one / hidden};
-    for (uint64_t i = 0; i < local; ++i) {
-      StoredArray expert = SliceOf(array, i * of_one, one);
-      expert.transposed = true;
-      chunk.experts.push_back({place.name, first + i, std::move(expert)});
-    }
-    return OkStatus();
-  }
-
-  Status AssembleExperts(const ModelChunk& chunk, int first_layer, MegatronAssembler& assembler) {
-    for (const ExpertTensor& expert : chunk.experts) {
-      Dims shape = expert.array.tensor_shape();
-      Box box = Box::Whole(shape);
-      box.offset[0] = expert.expert;
-      shape[0] = static_cast<uint64_t>(shape_.experts);
-      const MegatronSlice slice{expert.name.name,
-                                shape_.LayerOf(expert.name.layer + first_layer),
-                                etp_ == 1 ? 0 : chunk.rank.tp,
-                                Role::kWeight,
-                                expert.array,
-                                shape,
-                                box};
-      CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
-    }
+    };
+    CAIRN_RETURN_IF_ERROR(add(Role::kWeight, stored.weight));
+    const size_t before = builder_.catalog.parts.size();
+    for (size_t i = 0; !left_out_ && i < stored.states.size(); ++i)
+      CAIRN_RETURN_IF_ERROR(add(stored.states[i].first, stored.states[i].second));
+    for (size_t part = before; stored.group && part < builder_.catalog.parts.size(); ++part)
+      members_.Add(*stored.group, builder_.catalog.tensors[builder_.catalog.parts[part].tensor].spec.name);
     return OkStatus();
   }
 
@@ -249,31 +274,15 @@ class MegatronOpener {
     MegatronAssembler assembler(shape_, tp_, builder_), of_experts(shape_, etp_, builder_);
     int first_layer = 0;
     for (const ModelChunk& chunk : chunks_) {
-      CAIRN_RETURN_IF_ERROR(AssembleExperts(chunk, first_layer, of_experts));
-      for (const auto& [name, stored] : chunk.tensors) {
-        MegatronSlice slice{name.name,
-                            shape_.LayerOf(IsInLayers(name.layer) ? name.layer + first_layer : name.layer),
-                            chunk.rank.tp,
-                            Role::kWeight,
-                            stored.weight,
-                            stored.weight.shape,
-                            Box::Whole(stored.weight.shape)};
-        CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
-        for (size_t i = 0; !left_out_ && i < stored.states.size(); ++i) {
-          slice.role = stored.states[i].first;
-          slice.tensor = stored.states[i].second;
-          const size_t before = builder_.catalog.parts.size();
-          CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
-          for (size_t part = before; stored.group && part < builder_.catalog.parts.size(); ++part)
-            members_.Add(*stored.group,
-                         builder_.catalog.tensors[builder_.catalog.parts[part].tensor].spec.name);
-        }
-      }
+      for (const ModelTensor& tensor : chunk.tensors)
+        CAIRN_RETURN_IF_ERROR(
+            AssembleTensor(chunk, tensor, first_layer, tensor.expert ? of_experts : assembler)
+                .WithContext(JoinPath(directory_, chunk.rank.file)));
       const ModelChunk* next = &chunk == &chunks_.back() ? nullptr : &chunk + 1;
       if (!next || next->number != chunk.number || next->rank.pp != chunk.rank.pp)
         first_layer += chunk.layers;
     }
-    if (const int layers = shape_.LayerOf(first_layer); layers != shape_.layers)
+    if (const int64_t layers = first_layer / (shape_.half_layers ? 2 : 1); layers != shape_.layers)
       return Corrupt("{}: it has {} layers, but its args say {}", directory_, layers, shape_.layers);
     PutMembers();
     return OkStatus();
@@ -300,6 +309,7 @@ class MegatronOpener {
   MegatronShape shape_;
   std::vector<MegatronRank> ranks_;
   std::vector<ModelChunk> chunks_;
+  std::set<Owner> with_states_;
   StoredBuilder builder_;
   Manifest manifest_;
 };

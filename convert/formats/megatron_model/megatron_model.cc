@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "ckpt/base/first_axis.h"
 #include "convert/formats/megatron_model/megatron_function.h"
 #include "convert/formats/megatron_model/megatron_state.h"
 
@@ -153,6 +154,33 @@ Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoin
   manifest.state = MegatronState(root);
   manifest.step = IntField(manifest.state, "iteration");
   return shape;
+}
+
+// One expert, or in Megatron's older form all of the rank, each input-major.
+Result<std::vector<MegatronSlice>> SlicesOfExperts(const MegatronSlice& slice, const MegatronExpert& place,
+                                                   const MegatronShape& shape, int ep, int ranks) {
+  const StoredArray& array = slice.tensor;
+  const auto local = static_cast<uint64_t>(shape.experts / ranks),
+             hidden = static_cast<uint64_t>(shape.hidden);
+  const uint64_t count = place.expert ? 1 : local, volume = array.shape.Volume();
+  if (array.transposed || array.shape.rank() == 0 || place.expert.value_or(0) >= local ||
+      (!place.expert && (volume == 0 || volume % count != 0 || volume / count % hidden != 0)))
+    return Corrupt("{} of shape {} does not fit {} experts of {} ranks", array.name, ToString(array.shape),
+                   shape.experts, ranks);
+  const uint64_t of_one = volume / count;
+  const Dims one = place.expert    ? WithFirst(1, array.shape)
+                   : place.is_down ? Dims{1, of_one / hidden, hidden}
+                                   : Dims{1, hidden, of_one / hidden};
+  std::vector<MegatronSlice> slices(count, slice);
+  for (uint64_t i = 0; i < count; ++i) {
+    slices[i].tensor = SliceOf(array, i * of_one, one);
+    slices[i].tensor.transposed = !place.expert;
+    slices[i].shape = slices[i].tensor.tensor_shape();
+    slices[i].box = Box::Whole(slices[i].shape);
+    slices[i].box.offset[0] = static_cast<uint64_t>(ep) * local + place.expert.value_or(i);
+    slices[i].shape[0] = static_cast<uint64_t>(shape.experts);
+  }
+  return slices;
 }
 
 Status NumberHasNoPlace(const std::string& name, Role role) {

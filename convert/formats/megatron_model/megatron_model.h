@@ -40,6 +40,11 @@ struct MegatronSlice {
   Box box;     // of the slice: the part that `tensor` holds
 };
 
+// Those of each expert in `slice`, a whole tensor of `place` of rank `ep` of `ranks`. Errors: Corrupt if its
+// shape is not that of such.
+Result<std::vector<MegatronSlice>> SlicesOfExperts(const MegatronSlice& slice, const MegatronExpert& place,
+                                                   const MegatronShape& shape, int ep, int ranks);
+
 // The error for an optimizer's state that is one number for a whole parameter.
 Status NumberHasNoPlace(const std::string& name, Role role);
 

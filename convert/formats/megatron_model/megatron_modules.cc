@@ -40,6 +40,10 @@ Result<Share> ShareOf(std::string_view name, const MegatronParameter& parameter,
   for (const Cut& cut : whole.cuts)
     if (cut.dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
   const Dims stated = whole.shape;
+  // Megatron-Core's own layers cut the down projections of latent attention in rows, others do not.
+  if (whole.cuts.empty() && slice.rank() == 2 && slice != stated &&
+      slice[0] * static_cast<uint64_t>(topology.tp) == stated[0])
+    whole.cuts = {{Axis::kTp, 0}};
   whole = WithSlices(std::move(whole), slice, topology);
   if (whole.of_experts && std::cmp_not_equal(whole.shape[0], shape.experts))
     return Corrupt(
@@ -230,6 +234,15 @@ std::span<const MegatronModule> MegatronModules() {
        .of_mtp = true},
   };
   return kModules;
+}
+
+Result<int> MegatronShape::LayerOf(const MegatronName& name, int first) const {
+  if (!IsInLayers(name.layer)) return name.layer;
+  if (!name.mtp) return (name.layer + first) / (half_layers ? 2 : 1);
+  if (name.layer < mtp_layers) return static_cast<int>(layers) + name.layer;
+  return Corrupt(
+      "{} is of layer {} of multi-token prediction, of which the checkpoint's args state {} (mtp_num_layers)",
+      name.name, name.layer, mtp_layers);
 }
 
 MegatronParameter FindMegatronParameter(std::string_view stored, bool latent) {

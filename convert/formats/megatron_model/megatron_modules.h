@@ -16,6 +16,7 @@
 #include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/slice.h"
 #include "convert/formats/megatron_model/megatron_function.h"
+#include "convert/formats/megatron_model/megatron_names.h"
 
 namespace cairn {
 
@@ -86,8 +87,9 @@ struct MegatronShape : ModelShape {
   bool half_layers = false;  // a HybridModel's: attention and MLP are separate layers, in turn
 
   bool IsGated() const { return ModelShape::IsGated() || modules.Has("mlp.experts.gate"); }
-  // The layer of the GPT that a stored layer belongs to.
-  int LayerOf(int stored) const { return half_layers && IsInLayers(stored) ? stored / 2 : stored; }
+  // The layer that a name's is, if `first` is that of its pipeline stage. Those of multi-token prediction
+  // follow the others. Errors: Corrupt for one of these that the arguments do not have.
+  Result<int> LayerOf(const MegatronName& name, int first = 0) const;
 };
 
 // A box of a parameter inside a slice.

@@ -82,7 +82,8 @@ std::optional<MegatronExpert> ParseExpertName(std::string_view name) {
     found.expert = TakeNumber<uint64_t>(number);
     if (!found.expert) return std::nullopt;
   }
-  const auto place = ParseMegatronName(fmt::format("{}{}experts.{}", name.substr(0, at), kExperts, module));
+  const auto place =
+      ParseMegatronName(fmt::format("{}{}experts.{}", name.substr(0, at), kExperts, module), /*mtp=*/true);
   if (!place || !IsInLayers(place->layer)) return std::nullopt;
   found.name = *place;
   found.is_down = module.starts_with("linear_fc2.");

@@ -121,10 +121,10 @@ Status MegatronOptimizer::TakeStep(const TorchFile& file, const PyValue& state, 
   return OkStatus();
 }
 
-Status MegatronOptimizer::ReadDistributed(const TorchFile& file,
+Status MegatronOptimizer::ReadDistributed(const TorchFile& file, const PyValue& buffers,
                                           const std::vector<MegatronChunkWeights>& chunks) {
   for (size_t c = 0; c < chunks.size(); ++c) {
-    const PyValue* types = EntryOf(&file.root(), static_cast<int64_t>(c));
+    const PyValue* types = EntryOf(&buffers, static_cast<int64_t>(c));
     if (!types || !types->is(PyKind::kDict) || types->items.size() != 2)
       return NotSupported("it must have one buffer of one type for each chunk of the model");
     const PyValue& stored = *types->items[1];

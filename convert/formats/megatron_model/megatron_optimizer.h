@@ -51,8 +51,10 @@ class MegatronOptimizer {
   // After ReadList: the updates of each parameter, if their states have them.
   const std::optional<double>& step() const { return step_; }
 
-  // distrib_optim.pt: one flat buffer per chunk; parameters in reverse, from multiples of 64 elements.
-  Status ReadDistributed(const TorchFile& file, const std::vector<MegatronChunkWeights>& chunks);
+  // distrib_optim.pt, or what it has of one of two optimizers: one flat buffer per chunk; parameters in
+  // reverse, from multiples of 64 elements.
+  Status ReadDistributed(const TorchFile& file, const PyValue& buffers,
+                         const std::vector<MegatronChunkWeights>& chunks);
 
   // The same if each bucket is known: parameters in reverse go through the buckets of a chunk.
   Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const MegatronChunkWeights& weights);

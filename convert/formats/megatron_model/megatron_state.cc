@@ -67,14 +67,9 @@ void AddRoundRobin(const PyValue& config, json& state) {
     state["round_robin_gradients"] = true;
 }
 
-// The state dicts of torch's optimizers, each in a wrapper or, of fp32, without one. The parameters of
-// experts have an optimizer of their own if they are spread over ranks; both are then under their numbers.
+// The state dicts of torch's optimizers, each in a wrapper or, of fp32, without one.
 std::vector<const PyValue*> OptimizersOf(const PyValue& optimizer) {
-  std::vector<const PyValue*> inner;
-  const PyValue* chained = EntryOf(&optimizer, 0);
-  for (int64_t i = 0; const PyValue* wrapped = chained ? EntryOf(&optimizer, i) : nullptr; ++i)
-    inner.push_back(wrapped);
-  if (inner.empty()) inner.push_back(&optimizer);
+  std::vector<const PyValue*> inner = ChainedOf(optimizer);
   for (const PyValue*& wrapped : inner)
     if (const PyValue* in = FindKind(*wrapped, "optimizer", PyKind::kDict)) wrapped = in;
   return inner;
@@ -125,6 +120,14 @@ Status AddGradScaler(FileSystem& fs, const TorchFile& file, const PyValue* scale
 
 }  // namespace
 
+std::vector<const PyValue*> ChainedOf(const PyValue& optimizer) {
+  if (optimizer.is(PyKind::kList) && !optimizer.items.empty())
+    return {optimizer.items.begin(), optimizer.items.end()};
+  std::vector<const PyValue*> chained;
+  for (int64_t i = 0; const PyValue* wrapped = EntryOf(&optimizer, i); ++i) chained.push_back(wrapped);
+  return chained.empty() ? std::vector{&optimizer} : chained;
+}
+
 json MegatronState(const PyValue& root) {
   json state = json::object();
   CopyInteger(&root, "global_steps", "iteration", state);
@@ -141,8 +144,7 @@ json MegatronState(const PyValue& root) {
     AddRoundRobin(*config, state);
   }
   if (const PyValue* shared = FindKind(root, "shared_params", PyKind::kDict)) AddSharedParams(*shared, state);
-  const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
-  if (optimizer)
+  if (const PyValue* optimizer = Find(root, "optimizer"))
     for (const PyValue* inner : OptimizersOf(*optimizer)) AddParamGroups(*inner, state);
   return state;
 }
@@ -156,14 +158,14 @@ void AddParamGroups(const PyValue& optimizer, json& state) {
 }
 
 Status AddNumbersInTensors(FileSystem& fs, const TorchFile& file, const PyValue& root, json& state) {
-  const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
+  const PyValue* optimizer = Find(root, "optimizer");
   if (!optimizer) return OkStatus();
   CAIRN_RETURN_IF_ERROR(AddNumbersOfGroups(fs, file, *optimizer, state));
   if (const PyValue* states = FindKind(*OptimizersOf(*optimizer)[0], "state", PyKind::kDict)) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, file, Find(*states, "common_step")));
     if (IsCount(step)) state["optimizer_step"] = static_cast<int64_t>(*step);
   }
-  return AddGradScaler(fs, file, FindKind(*optimizer, "grad_scaler", PyKind::kDict), state);
+  return AddGradScaler(fs, file, FindKind(*ChainedOf(*optimizer)[0], "grad_scaler", PyKind::kDict), state);
 }
 
 void LeaveWhatIsNotRead(const PyValue& root, const std::set<std::string>& models, const std::string& prefix,
@@ -171,11 +173,10 @@ void LeaveWhatIsNotRead(const PyValue& root, const std::set<std::string>& models
   std::set<std::string> read(std::begin(kRead), std::end(kRead));
   read.insert(models.begin(), models.end());
   LeaveOthers(root, read, prefix, account);
-  if (const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict)) {
-    std::set<std::string> read_of(std::begin(kReadOfOptimizer), std::end(kReadOfOptimizer));
-    for (int64_t i = 0; EntryOf(optimizer, i); ++i) read_of.insert(std::to_string(i));  // two optimizers
-    LeaveOthers(*optimizer, read_of, prefix + "optimizer.", account);
-  }
+  if (const PyValue* optimizer = Find(root, "optimizer"))
+    for (const PyValue* chained : ChainedOf(*optimizer))
+      LeaveOthers(*chained, {std::begin(kReadOfOptimizer), std::end(kReadOfOptimizer)}, prefix + "optimizer.",
+                  account);
 }
 
 bool IsEmptyState(const PyValue& state) {

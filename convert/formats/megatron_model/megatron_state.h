@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "convert/foreign/account.h"
 #include "convert/torch/torch_file.h"
@@ -13,6 +14,11 @@ namespace cairn {
 // iteration, consumed_samples, the schedule of the learning rate, the loss scale, parameters that share
 // their memory, out of a checkpoint's top level and its args.
 nlohmann::json MegatronState(const PyValue& root);
+
+// The optimizers of a training: the parameters of experts have one of their own if they are spread over
+// ranks, and `optimizer` is then a list of both, or has them under their numbers; otherwise it is the only
+// one.
+std::vector<const PyValue*> ChainedOf(const PyValue& optimizer);
 
 // Adds hyper-parameters and step from the state dict of a torch optimizer.
 void AddParamGroups(const PyValue& optimizer, nlohmann::json& state);

@@ -99,8 +99,9 @@ TEST(MegatronModelTest, AHybridThatIsAGptHasHalvesOfLayers) {
     ASSERT_TRUE(hybrid.ok()) << hybrid.status().message();
     EXPECT_EQ(hybrid->layers, 3);
     EXPECT_EQ(hybrid->facts["num_layers"], 3);
-    EXPECT_EQ(hybrid->LayerOf(5), 2);
-    EXPECT_EQ(hybrid->LayerOf(kAfterLayers), kAfterLayers);
+    EXPECT_EQ(*hybrid->LayerOf({5, ""}), 2);
+    EXPECT_EQ(*hybrid->LayerOf({1, ""}, /*first=*/4), 2);
+    EXPECT_EQ(*hybrid->LayerOf({kAfterLayers, ""}), kAfterLayers);
     EXPECT_FALSE(hybrid->facts.contains("other")) << hybrid->facts["other"];
   }
   for (const char* other : {"*-*-", "**--**", "-*-*-*", "M-*-*-", "*-*-*-/*-"})
