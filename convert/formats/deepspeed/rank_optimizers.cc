@@ -8,6 +8,7 @@
 
 #include "convert/formats/deepspeed/mixtures.h"
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
+#include "convert/formats/deepspeed/zero_file.h"
 #include "convert/formats/deepspeed/zero_shards.h"
 #include "convert/formats/megatron_model/megatron_model.h"
 #include "convert/formats/megatron_model/megatron_state.h"
@@ -25,17 +26,6 @@ std::vector<std::pair<std::string, const TensorRef*>> NumbersOf(const PyValue& r
   });
   if (!status.ok()) found.clear();
   return found;
-}
-
-// Over how many ranks the optimizer was cut.
-Result<uint64_t> PartitionCount(const PyValue& root) {
-  const PyValue* optimizer = FindKind(root, "optimizer_state_dict", PyKind::kDict);
-  const PyValue* count = optimizer ? Find(*optimizer, "partition_count") : nullptr;
-  if (count && count->is(PyKind::kList)) count = ItemOf(count, 0);
-  const auto number = AsInt(count);
-  if (!number || *number < 1 || *number > (1 << 20))
-    return Corrupt("it does not say how many ranks share it");
-  return static_cast<uint64_t>(*number);
 }
 
 class OptimizerReader {
@@ -84,20 +74,23 @@ class OptimizerReader {
   // if they are not of one save.
   Result<std::vector<TorchFile>> OpenShards(int rank) {
     std::vector<TorchFile> shards;
-    uint64_t count = 1;
-    for (uint64_t d = 0; d < count; ++d) {
+    std::vector<size_t> counts;
+    size_t count = 1;
+    for (size_t d = 0; d < count; ++d) {
       const auto name = ranks_.files.optimizers.find({rank, static_cast<int>(d)});
       if (name == ranks_.files.optimizers.end())
         return NotFound(
             "{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
             ranks_.directory(), d, rank);
       CAIRN_ASSIGN_OR_RETURN(TorchFile file, builder_.OpenFile(ranks_.fs, ranks_.directory(), name->second));
-      const auto own = PartitionCount(file.root());
-      if (d == 0 && !own.ok()) return own.status().WithContext(file.path());
+      const auto own = PartitionCounts(file);
+      if (d == 0) {
+        CAIRN_ASSIGN_OR_RETURN(counts, own);
+        count = *std::ranges::max_element(counts);
+      }
       builder_.AddFile(file.name());
       shards.push_back(std::move(file));
-      if (d == 0) count = *own;
-      if (!own.ok() || *own != count)
+      if (!own.ok() || *own != counts)
         return Corrupt(
             "{}: its world size differs from that of {}; one of them is left over from another save",
             shards.back().path(), shards[0].path());

@@ -8,10 +8,9 @@
 #include "convert/formats/deepspeed/zero_shards.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "convert/formats/deepspeed/model_file.h"
+#include "convert/formats/deepspeed/zero_file.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
@@ -54,10 +53,6 @@ Result<std::vector<Parameter>> FlatParameters(const PyValue& group) {
   return parameters;
 }
 
-const PyValue* OptimizerOf(const TorchFile& shard) {
-  return FindKind(shard.root(), "optimizer_state_dict", PyKind::kDict);
-}
-
 const TensorRef* TensorIn(const PyValue* value) {
   return value && value->is(PyKind::kTensor) ? value->tensor : nullptr;
 }
@@ -66,13 +61,6 @@ const TensorRef* StateOf(const OptimizerStates& states, Role role) {
   for (const auto& [known, tensor] : states.tensors)
     if (known == role) return tensor;
   return nullptr;
-}
-
-// The optimizer's own state of a group: its moments and the number of its updates.
-const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
-  const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
-  if (base && base->is(PyKind::kList)) return ItemOf(base, group);  // elastic checkpoints
-  return base ? EntryOf(Find(*base, "state"), static_cast<int64_t>(group)) : nullptr;
 }
 
 // Reads all shards. ZeRO-1 and 2: the functions of groups; ZeRO-3: those of pieces.
@@ -97,7 +85,7 @@ class ZeroReader {
  private:
   // Errors: NotSupported naming a state that has no place.
   Result<OptimizerStates> States(size_t shard, size_t group) const {
-    const PyValue* state = GroupState(*OptimizerOf(shards_[shard]), stage_, group);
+    const PyValue* state = GroupState(*ZeroOptimizerOf(shards_[shard]), stage_, group);
     if (!state || masters_alone_) return OptimizerStates();
     auto states = StatesOf(*state, fmt::format("group {}", group));
     if (!states.ok()) return states.status().WithContext(shards_[shard].path());
@@ -108,7 +96,7 @@ class ZeroReader {
   Status AppendRole(size_t rank, size_t group, Role role, std::string_view key, StoredArray& flat) const {
     const TorchFile& shard = shards_[rank];
     const char* masters = stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
-    const TensorRef* value = TensorIn(ItemOf(Find(*OptimizerOf(shard), masters), group));
+    const TensorRef* value = TensorIn(ItemOf(Find(*ZeroOptimizerOf(shard), masters), group));
     if (role != Role::kMaster) {
       CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, group));
       value = StateOf(states, role);
@@ -147,7 +135,7 @@ class ZeroReader {
   // alignment.
   Status CheckNames() const {
     for (const TorchFile& shard : shards_) {
-      const PyValue* mappings = Find(*OptimizerOf(shard), "param_slice_mappings");
+      const PyValue* mappings = Find(*ZeroOptimizerOf(shard), "param_slice_mappings");
       for (size_t g = 0; const PyValue* mapping = ItemOf(mappings, g); ++g)
         for (size_t i = 0; mapping->is(PyKind::kDict) && i + 1 < mapping->items.size(); i += 2) {
           const PyValue* shapes = ItemOf(&param_shapes_, g);
@@ -162,7 +150,7 @@ class ZeroReader {
   Status ReadGroup(size_t g) {
     CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, FlatParameters(*param_shapes_.items[g]));
     if (parameters.empty()) return OkStatus();
-    const PyValue* first = OptimizerOf(shards_[0]);
+    const PyValue* first = ZeroOptimizerOf(shards_[0]);
     const PyValue* paddings = ItemOf(Find(*first, "param_alignment_paddings"), g);
     std::vector<std::pair<uint64_t, uint64_t>> aligned;  // stretches between parameters
     uint64_t total = 0;
@@ -221,7 +209,7 @@ class ZeroReader {
   // which the parameters were before; the order of param_shapes is then the right one.
   void CheckMappings(size_t g, const std::vector<Parameter>& parameters, uint64_t share) {
     for (size_t d = 0; d < shards_.size(); ++d) {
-      const PyValue* mapping = ItemOf(Find(*OptimizerOf(shards_[d]), "param_slice_mappings"), g);
+      const PyValue* mapping = ItemOf(Find(*ZeroOptimizerOf(shards_[d]), "param_slice_mappings"), g);
       if (!mapping) continue;
       for (const Parameter& parameter : parameters) {
         const PyValue* fragment = Find(*mapping, parameter.name);
@@ -276,7 +264,7 @@ class ZeroReader {
   }
 
   Result<const PyValue*> MastersOf(const TorchFile& shard) const {
-    const PyValue* masters = FindKind(*OptimizerOf(shard), "fp32_flat_groups", PyKind::kList);
+    const PyValue* masters = FindKind(*ZeroOptimizerOf(shard), "fp32_flat_groups", PyKind::kList);
     if (!masters) return Corrupt("{}: fp32_flat_groups are missing", shard.path());
     return masters;
   }
@@ -321,28 +309,6 @@ class ZeroReader {
   ZeroContents& contents_;
 };
 
-// 0-based names of DeepSpeed's enum; older versions wrote the number.
-int ZeroStageOf(const PyValue& optimizer) {
-  const PyValue* stage = Find(optimizer, "zero_stage");
-  if (!stage) return Find(optimizer, "fp32_flat_groups") ? 3 : 1;
-  if (const auto number = AsInt(stage)) return static_cast<int>(*number);
-  const PyValue* argument =
-      stage->items.empty() ? nullptr : stage->items.back();  // (2), or (enum, 'gradients')
-  if (const auto number = AsInt(argument)) return static_cast<int>(*number);
-  const std::string_view name = AsText(argument).value_or("");
-  return name == "weights" ? 3 : name == "gradients" ? 2 : 1;
-}
-
-void ReadState(const TorchFile& shard, int stage, nlohmann::json& state) {
-  const PyValue& optimizer = *OptimizerOf(shard);
-  const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
-  if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
-    state["param_groups"] = std::move(groups);
-  // DeepSpeed accepts it as its own again, regardless of its configuration.
-  if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
-  PutLossScale(optimizer, Find(optimizer, "loss_scaler"), state);
-}
-
 // With ZeRO-3 `param_shapes` has sub-groups. They belong to one group if there is one, else each is a group.
 void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, ZeroContents& contents) {
   const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
@@ -357,18 +323,6 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
   }
 }
 
-// The number of updates; if groups differ in it, each parameter gets its own.
-Status ReadSteps(FileSystem& fs, const TorchFile& shard, ZeroContents& contents) {
-  std::set<double> steps;
-  for (size_t g = 0; const PyValue* state = GroupState(*OptimizerOf(shard), contents.stage, g); ++g) {
-    CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, shard, Find(*state, "step")));
-    if (step) steps.insert(*step);
-  }
-  if (steps.size() == 1) contents.state["optimizer_step"] = *steps.begin();
-  contents.steps_differ = steps.size() > 1;
-  return OkStatus();
-}
-
 }  // namespace
 
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shards,
@@ -376,18 +330,20 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shar
                               StoredBuilder& builder) {
   ZeroContents contents;
   for (const TorchFile& shard : shards)
-    if (!OptimizerOf(shard)) return Corrupt("{}: optimizer_state_dict is missing", shard.path());
-  const PyValue& optimizer = *OptimizerOf(shards[0]);
-  contents.stage = ZeroStageOf(optimizer);
-  ReadState(shards[0], contents.stage, contents.state);
+    if (!ZeroOptimizerOf(shard)) return Corrupt("{}: optimizer_state_dict is missing", shard.path());
+  contents.stage = ZeroStageOf(*ZeroOptimizerOf(shards[0]));
+  contents.state = ZeroState(*ZeroOptimizerOf(shards[0]), contents.stage);
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
                         shards[0].path());
   AddGroups(param_shapes, shards.size(), round_robin, contents);
-  if (masters_alone)
+  if (masters_alone) {
     contents.state.erase("param_groups");
-  else
-    CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(const std::set<double> steps, ZeroSteps(fs, shards[0], contents.stage));
+    if (steps.size() == 1) contents.state["optimizer_step"] = *steps.begin();
+    contents.steps_differ = steps.size() > 1;
+  }
   CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, masters_alone, builder, contents).Read());
   return contents;
 }
