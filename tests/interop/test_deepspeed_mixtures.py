@@ -16,13 +16,28 @@ from cairn_cli import CliTest  # noqa: E402
 
 COMMON = {"train_micro_batch_size_per_gpu": 4, "zero_allow_untested_optimizer": True}
 BF16 = {"bf16": {"enabled": True}}
-CONFIGS = {"fp32": COMMON, "bf16": COMMON | BF16, "zero2": COMMON | BF16 | {"zero_optimization": {"stage": 2}}}
+CONFIGS = {"fp32": COMMON, "bf16": COMMON | BF16}
+
+
+def zero(stage, ranks, ep, more=BF16, **settings):
+    return COMMON | more | {"ranks": ranks, "ep": ep, "zero_optimization": {"stage": stage} | settings}
+
+
+ZERO = {
+    "zero2": zero(2, 4, [2, 2]),
+    "zero1": zero(1, 4, [4, 4]),
+    "zero2-alone": zero(2, 2, [1, 1], round_robin_gradients=True),
+    "zero1-fp32": zero(1, 2, [2, 2], {}),
+    "zero1-fp32-gradients": zero(1, 4, [2, 1], BF16 | {"data_types": {"grad_accum_dtype": "fp32"}}),  # BF16_Optimizer
+    "zero2-two-sizes": zero(2, 4, [2, 4], round_robin_gradients=True),
+    "zero2-blocks": zero(2, 4, [2, 2], BF16 | {"use_data_before_expert_parallelism": True}),
+}
 
 
 class DeepSpeedMixturesTest(CliTest):
     @classmethod
     def setUpClass(cls):
-        cls.trained = written_for(cls, "deepspeed_mixtures.py", json.dumps(CONFIGS))
+        cls.trained = written_for(cls, "deepspeed_mixtures.py", json.dumps(CONFIGS | ZERO))
 
     def check_values(self, run, known):
         with cairn.open(self.dir / run) as checkpoint:
@@ -34,27 +49,50 @@ class DeepSpeedMixturesTest(CliTest):
     def known(self, name):
         return torch.load(self.trained / f"{name}-known.pt")
 
-    def test_trainings_without_zero(self):
-        for name, roles in (("fp32", {"weight", "exp_avg", "exp_avg_sq"}), ("bf16", {"weight", "master", "exp_avg", "exp_avg_sq"})):
+    def test_trainings(self):
+        for name in CONFIGS | ZERO:
             with self.subTest(name):
                 known = self.known(name)
-                self.assertEqual(set(known), roles)
+                if "bf16" not in (CONFIGS | ZERO)[name]:
+                    known.pop("master", None)  # the weights again
+                self.assertEqual(len(known), 3 + ("bf16" in (CONFIGS | ZERO)[name]))
                 self.assertIn("layers.0.mlp.deepspeed_moe.experts.deepspeed_experts.3.up.weight", known["exp_avg"])
                 self.cairn("convert", self.trained / name, f"{name}-native", "--to", "native", "--dp", 2)
                 self.cairn("convert", f"{name}-native", f"{name}-dcp", "--to", "dcp")
                 self.cairn("diff", self.trained / name, f"{name}-dcp")
                 for run in (f"{name}-native", f"{name}-dcp"):
                     self.check_values(run, known)
+        for target in ("universal", "megatron-deepspeed"):
+            self.cairn("convert", "zero2-native", "out", "--to", target, code=2, says="DeepSpeed-MoE's experts are not written; choose --to dcp")
 
-    def test_zero_has_only_its_weights(self):
-        self.cairn("convert", self.trained / "zero2", "out", "--to", "native", code=2,
-                   says=("mixture of experts under ZeRO-1 or 2", "--allow optimizer"))
-        self.assertFalse((self.dir / "out").exists())
-        self.cairn("convert", self.trained / "zero2", "out", "--to", "native", "--allow", "optimizer")
-        self.check_values("out", {"weight": self.known("zero2")["weight"]})
+    def test_groups_of_experts_have_their_names(self):
+        for name in ("bf16", "zero2", "zero2-two-sizes"):
+            self.cairn("convert", self.trained / name, f"{name}-native", "--to", "native")
+            groups = json.loads((self.dir / f"{name}-native/step-00000003/manifest.json").read_text())["state"]["param_groups"]
+            for group in groups:
+                self.assertEqual({"deepspeed_experts" in parameter for parameter in group["params"]}, {group.get("moe", False)})
+            self.assertEqual({parameter for group in groups for parameter in group["params"]}, set(self.known(name)["weight"]))
 
-    def copied(self):
-        shutil.copytree(self.trained / "fp32", self.dir / "copy")
+    def test_shares_that_do_not_fit_are_refused(self):
+        def edited(name, files, change):
+            tag = self.copied(name)
+            for file in files:
+                states = torch.load(tag / file, weights_only=False)
+                change(states)
+                torch.save(states, tag / file)
+
+        shards = [f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(4)]
+        (self.copied("zero2") / shards[2]).unlink()
+        self.refused("the optimizer file of data parallel rank 2 and model parallel rank 0 is missing")
+        edited("zero2-blocks", ["mp_rank_00_model_states.pt"], lambda states: states["ds_config"].pop("use_data_before_expert_parallelism"))
+        self.refused(("deepspeed_experts", "master"))  # those of other experts
+        for count, says in ((3, "4 ranks cannot share a group that is cut in 3"), (1, "group 1 has 424 elements on 1 ranks"),
+                            (4, "2 experts on each of 1")):
+            edited("zero2", shards, lambda states, count=count: states["optimizer_state_dict"].update(partition_count=[4, count]))
+            self.refused(says)
+
+    def copied(self, name="fp32"):
+        shutil.copytree(self.trained / name, self.dir / "copy")
         return self.dir / "copy" / "global_step3"
 
     def refused(self, says):
@@ -71,9 +109,9 @@ class DeepSpeedMixturesTest(CliTest):
         self.cairn("seal", "copy", "--settle", 0, code=1, says="layer_0_expert_2_mp_rank_00_model_states.pt is missing")
         self.refused("this checkpoint holds 3 of 4 experts of mixture 0; layer_0_expert_2_mp_rank_00_model_states.pt is missing")
         tag = self.copied()
-        for number in (0, 1):
+        for number in range(4):
             expert(1, number).unlink()
-        self.refused("holds 0 of 2 experts of mixture 1")
+        self.refused("holds 0 of 4 experts of mixture 1")
         tag = self.copied()
         shutil.copy(expert(0, 1), expert(0, 3))  # one expert in place of another
         self.refused(("layer_0_expert_3", "is not a tensor of its expert 3"))

@@ -9,6 +9,7 @@
 
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/formats/deepspeed/mixtures.h"
 #include "convert/formats/deepspeed/model_states.h"
 
 namespace cairn {
@@ -29,6 +30,10 @@ class DeepSpeedPlanner {
       CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, state_.params_dtype));
     }
     CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, steps_, options_.allow_optimizer, state_));
+    for (const TrainingParameter& parameter : tensors_.parameters)
+      if (IsOfExpert(parameter.spec.name))
+        return NotSupported("{}: the files of DeepSpeed-MoE's experts are not written; choose --to dcp",
+                            parameter.spec.name);
     for (const TrainingParameter& parameter : tensors_.parameters)
       if (parameter.exp_avg && !parameter.master && TypeOf(parameter) != Dtype::kF32)
         return NotSupported("{} has an optimizer's state and neither a master nor fp32 weights",

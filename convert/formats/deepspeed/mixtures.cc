@@ -34,6 +34,9 @@ std::optional<size_t> ExpertIn(std::string_view name) {
   return number && *number < kMaxExperts ? number : std::nullopt;
 }
 
+// What precedes an expert's number.
+std::string PrefixOf(const std::string& name) { return name.substr(0, name.find(kExperts)); }
+
 // The names of a mixture's tensors, before and after the experts' number.
 struct Mixture {
   std::string prefix;
@@ -62,6 +65,36 @@ Result<Mixture> ReadExpert(RankSlices& ranks, const std::string& name, size_t ex
 }  // namespace
 
 bool IsOfExpert(const std::string& name) { return ExpertIn(name).has_value(); }
+
+ExpertCounts CountExperts(const RankSlices& ranks) {
+  std::vector<std::string> names;
+  for (const RankSlice& slice : ranks.slices) names.push_back(slice.tensor.name);
+  return CountExperts(names);
+}
+
+ExpertCounts CountExperts(const std::vector<std::string>& names) {
+  ExpertCounts counts;
+  for (const std::string& name : names)
+    if (const auto expert = ExpertIn(name)) {
+      size_t& count = counts[PrefixOf(name)];
+      count = std::max(count, *expert + 1);
+    }
+  return counts;
+}
+
+Result<std::string> NameOverRanks(const std::string& name, const ExpertCounts& own, const ExpertCounts& all,
+                                  size_t rank, size_t size) {
+  const auto expert = ExpertIn(name);
+  const std::string prefix = PrefixOf(name);
+  const size_t count = expert ? own.at(prefix) : 0;
+  if (count == 0 || !all.contains(prefix) || all.at(prefix) != count * size)
+    return Corrupt(
+        "{} is one of {} experts on each of {} expert parallel ranks, which are not those of the model", name,
+        count, size);
+  const size_t rest = name.find('.', prefix.size() + kExperts.size());
+  return fmt::format("{}{}{}{}", prefix, kExperts, rank * count + *expert,
+                     name.substr(std::min(rest, name.size())));
+}
 
 Status CheckExperts(const DeepSpeedFiles& files, const PyValue& root) {
   if (const PyValue* automatic = Find(root, "ds_autoep_layers"); automatic && !automatic->is(PyKind::kNone))
@@ -130,13 +163,7 @@ Result<std::vector<RankOptimizer>> ExpertOptimizers(RankSlices& ranks, std::vect
 
 std::vector<const RankSlice*> TrainedBy(const RankSlices& ranks, size_t model_rank,
                                         const RankOptimizer& own) {
-  const auto prefix = [](const std::string& name) { return name.substr(0, name.find(kExperts)); };
-  std::map<std::string, size_t> counts;  // of experts, by what precedes their numbers
-  for (const RankSlice& slice : ranks.slices)
-    if (const auto expert = ExpertIn(slice.tensor.name)) {
-      size_t& count = counts[prefix(slice.tensor.name)];
-      count = std::max(count, *expert + 1);
-    }
+  const ExpertCounts counts = CountExperts(ranks);
   const std::set<std::string> buffers = BufferNamesOf(ranks.models[model_rank].root());
   std::vector<const RankSlice*> weights;
   for (const RankSlice& slice : ranks.slices) {
@@ -145,7 +172,7 @@ std::vector<const RankSlice*> TrainedBy(const RankSlices& ranks, size_t model_ra
     if (slice.tp != static_cast<int>(model_rank) % ranks.layers.tp || !slice.is_weight() ||
         buffers.contains(name))
       continue;
-    if (!expert || *expert * own.size / counts[prefix(name)] == own.rank) weights.push_back(&slice);
+    if (!expert || *expert * own.size / counts.at(PrefixOf(name)) == own.rank) weights.push_back(&slice);
   }
   return weights;
 }

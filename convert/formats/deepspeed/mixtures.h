@@ -1,8 +1,9 @@
 // Mixtures of experts of DeepSpeed-MoE: a file for each expert of each mixture, beside the model states,
 // which have all other modules. Without ZeRO each expert parallel rank has a file of its optimizer, too.
+// With ZeRO-1 and 2 the flat groups of experts are cut over the ranks that hold the same experts.
 //
 // Names keep the expert's number over all ranks. Source: deepspeed 0.19.8, runtime/engine.py
-// (_save_moe_checkpoint), moe/utils.py.
+// (_save_moe_checkpoint), moe/utils.py, utils/groups.py (_create_expert_and_data_parallel).
 #pragma once
 
 #include "convert/formats/deepspeed/rank_slices.h"
@@ -15,6 +16,15 @@ bool IsOfExpert(const std::string& name);
 // Checks that `files` has each expert of each mixture that the model states in `root` name, and no other.
 // Errors: NotFound, Corrupt; NotSupported for AutoEP.
 Status CheckExperts(const DeepSpeedFiles& files, const PyValue& root);
+
+// How many experts each mixture has, by the beginning of its parameters' names.
+using ExpertCounts = std::map<std::string, size_t>;
+ExpertCounts CountExperts(const RankSlices& ranks);
+ExpertCounts CountExperts(const std::vector<std::string>& names);
+// The name over all ranks of a parameter that expert parallel rank `rank` of `size` has, under the expert's
+// number among its `own`. Errors: Corrupt if it is of no expert, or the ranks' experts are not `all`.
+Result<std::string> NameOverRanks(const std::string& name, const ExpertCounts& own, const ExpertCounts& all,
+                                  size_t rank, size_t size);
 
 // Adds the weights of all experts. Nothing happens if the model has none. Errors: those of CheckExperts;
 // Corrupt naming a file whose tensors are not those of its expert; NotSupported for pipelines, tensor

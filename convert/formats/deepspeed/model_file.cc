@@ -38,6 +38,11 @@ std::set<std::string> BufferNamesOf(const PyValue& root) {
   return names;
 }
 
+bool IsConfigured(const PyValue& root, const char* setting) {
+  const PyValue* config = FindKind(root, "ds_config", PyKind::kDict);
+  return config && AsInt(Find(*config, setting)).value_or(0) != 0;
+}
+
 uint64_t OriginalVocabulary(const PyValue& root) {
   int64_t vocabulary = 0;
   for (const char* info : {"checkpoint_info", "universal_checkpoint_info"})

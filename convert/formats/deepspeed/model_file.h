@@ -24,6 +24,8 @@ std::vector<std::vector<NamedShape>> ParamShapesOf(const PyValue& root);
 // Names of parameters whose elements are elsewhere, so that the module may have empty tensors in their place.
 std::set<std::string> PlaceholdersOf(const PyValue& root);
 std::set<std::string> BufferNamesOf(const PyValue& root);
+// Whether its ds_config has the setting, and it is true.
+bool IsConfigured(const PyValue& root, const char* setting);
 // The size of the vocabulary without padding; 0 if the file does not have it.
 uint64_t OriginalVocabulary(const PyValue& root);
 

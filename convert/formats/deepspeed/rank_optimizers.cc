@@ -102,18 +102,12 @@ class OptimizerReader {
   }
 
   Status ReadZeroOptimizers(bool masters_alone) {
-    if (!ranks_.files.experts.empty())
-      return NotSupported("{}: the optimizer of a mixture of experts under ZeRO-1 or 2 cannot be read yet",
-                          ranks_.directory());
     for (size_t rank = 0; rank < ranks_.models.size(); ++rank) {
       CAIRN_ASSIGN_OR_RETURN(const std::vector<TorchFile> shards, OpenShards(static_cast<int>(rank)));
-      const PyValue* shapes = Find(ranks_.models[rank].root(), "param_shapes");
-      if (!shapes)
-        return ranks_.Fail(ranks_.models[rank].name(), NotSupported("it does not contain param_shapes"));
-      const bool round_robin = MegatronState(ranks_.root()).contains("round_robin_gradients");
-      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
-                             ReadZero(ranks_.fs, shards, *shapes, round_robin, masters_alone, builder_));
+      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents, ReadZero(ranks_, rank, shards, masters_alone));
       facts_.AddGroups(contents.groups);
+      facts_.by_value |=
+          !ranks_.files.experts.empty();  // only the configuration says which ranks share experts
       LeaveSteps(shards);
       if (masters_alone) LeaveMoments(shards);
       for (const StoredArray& array : contents.alignment)

@@ -9,7 +9,7 @@ namespace cairn {
 struct OptimizerFacts {
   std::vector<std::vector<std::string>> groups;  // stored names in each group
   std::vector<std::string> doubts;               // contradictions in the files
-  bool by_value = false;                         // masters were matched with weights by value
+  bool by_value = false;                         // masters are proven by their weights' values
 
   void AddGroups(const std::vector<std::vector<std::string>>& more);
 };

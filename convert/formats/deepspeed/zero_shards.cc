@@ -1,16 +1,17 @@
 // Flat vectors are never built: an array lists stretches of files, and a parameter is a range of it.
 // ZeRO-1 and 2: the shares of all ranks, one after another, are the vector of a group, in which
-// parameters lie in the order of param_shapes. ZeRO-3: each parameter is cut over all ranks, and a rank's
-// vector is its pieces. Elements between parameters are alignment, and are declared, so that the account
-// adds up. If DeepSpeed's own mappings contradict that order, a doubt is noted; the caller settles it by
-// comparing masters with weights.
+// parameters lie in the order of param_shapes. A group of experts has as many vectors as there are expert
+// parallel ranks; param_shapes has the first one's names. ZeRO-3: each parameter is cut over all ranks, and
+// a rank's vector is its pieces. Elements between parameters are alignment, and are declared, so that the
+// account adds up. If DeepSpeed's own mappings contradict that order, a doubt is noted; the caller settles it
+// by comparing masters with weights.
 
 #include "convert/formats/deepspeed/zero_shards.h"
 
 #include <algorithm>
 
-#include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/deepspeed/zero_file.h"
+#include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
@@ -66,35 +67,53 @@ const TensorRef* StateOf(const OptimizerStates& states, Role role) {
 // Reads all shards. ZeRO-1 and 2: the functions of groups; ZeRO-3: those of pieces.
 class ZeroReader {
  public:
-  ZeroReader(const std::vector<TorchFile>& shards, const PyValue& param_shapes, bool masters_alone,
-             StoredBuilder& builder, ZeroContents& contents)
-      : shards_(shards),
-        param_shapes_(param_shapes),
+  ZeroReader(RankSlices& ranks, const std::vector<TorchFile>& shards, const PyValue& param_shapes,
+             bool masters_alone, ZeroContents& contents)
+      : param_shapes_(param_shapes),
         stage_(contents.stage),
         masters_alone_(masters_alone),
-        builder_(builder),
-        contents_(contents) {}
+        in_blocks_(IsConfigured(ranks.root(), "use_data_before_expert_parallelism")),
+        round_robin_(MegatronState(ranks.root()).contains("round_robin_gradients")),
+        experts_(CountExperts(ranks)),
+        builder_(ranks.builder),
+        contents_(contents) {
+    for (const TorchFile& shard : shards) shards_.push_back(&shard);
+  }
 
   Status Read() {
     if (stage_ == 3) return ReadPieces();
     CAIRN_RETURN_IF_ERROR(CheckNames());
-    for (size_t g = 0; g < param_shapes_.items.size(); ++g) CAIRN_RETURN_IF_ERROR(ReadGroup(g));
+    std::vector<std::string> names;
+    for (const PyValue* group : param_shapes_.items)
+      for (const NamedShape& parameter : ShapesIn(group)) names.push_back(parameter.name);
+    own_experts_ = CountExperts(names);
+    CAIRN_ASSIGN_OR_RETURN(const auto counts, PartitionCounts(*shards_[0]));
+    const std::vector<const TorchFile*> all = shards_;
+    contents_.groups.resize(param_shapes_.items.size());
+    for (size_t g = 0; g < param_shapes_.items.size(); ++g) {
+      const size_t count = counts[std::min(g, counts.size() - 1)], size = all.size() / count;
+      for (size_t r = 0; r < size; ++r) {
+        shards_.clear();
+        for (size_t d = 0; d < count; ++d) shards_.push_back(all[in_blocks_ ? r * count + d : d * size + r]);
+        CAIRN_RETURN_IF_ERROR(ReadGroup(g, r, size));
+      }
+    }
     return OkStatus();
   }
 
  private:
   // Errors: NotSupported naming a state that has no place.
   Result<OptimizerStates> States(size_t shard, size_t group) const {
-    const PyValue* state = GroupState(*ZeroOptimizerOf(shards_[shard]), stage_, group);
+    const PyValue* state = GroupState(*ZeroOptimizerOf(*shards_[shard]), stage_, group);
     if (!state || masters_alone_) return OptimizerStates();
     auto states = StatesOf(*state, fmt::format("group {}", group));
-    if (!states.ok()) return states.status().WithContext(shards_[shard].path());
+    if (!states.ok()) return states.status().WithContext(shards_[shard]->path());
     return states;
   }
 
   // Appends a rank's vector of a group (ZeRO-3: sub-group) to `flat`.
   Status AppendRole(size_t rank, size_t group, Role role, std::string_view key, StoredArray& flat) const {
-    const TorchFile& shard = shards_[rank];
+    const TorchFile& shard = *shards_[rank];
     const char* masters = stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
     const TensorRef* value = TensorIn(ItemOf(Find(*ZeroOptimizerOf(shard), masters), group));
     if (role != Role::kMaster) {
@@ -110,10 +129,10 @@ class ZeroReader {
       CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, parameter.group));
       const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
       if (!number || (role != Role::kStep && !IsNumber(*number)))
-        return NotSupported("{}: {} has no {}, or more than one number in it", shards_[0].path(),
+        return NotSupported("{}: {} has no {}, or more than one number in it", shards_[0]->path(),
                             GroupName(parameter.group), Name(role));
-      auto array = builder_.ArrayIn(shards_[0], *number, parameter.name);
-      if (!array.ok()) return array.status().WithContext(shards_[0].path());
+      auto array = builder_.ArrayIn(*shards_[0], *number, parameter.name);
+      if (!array.ok()) return array.status().WithContext(shards_[0]->path());
       contents_.tensors.emplace_back(role, *std::move(array));
     }
     return OkStatus();
@@ -134,23 +153,24 @@ class ZeroReader {
   // Every parameter that the optimizer has a place for must have a shape, or its elements would count as
   // alignment.
   Status CheckNames() const {
-    for (const TorchFile& shard : shards_) {
-      const PyValue* mappings = Find(*ZeroOptimizerOf(shard), "param_slice_mappings");
+    for (const TorchFile* shard : shards_) {
+      const PyValue* mappings = Find(*ZeroOptimizerOf(*shard), "param_slice_mappings");
       for (size_t g = 0; const PyValue* mapping = ItemOf(mappings, g); ++g)
         for (size_t i = 0; mapping->is(PyKind::kDict) && i + 1 < mapping->items.size(); i += 2) {
           const PyValue* shapes = ItemOf(&param_shapes_, g);
           const std::string name = KeyText(*mapping->items[i]);
           if (!shapes || !Find(*shapes, name))
-            return Corrupt("{}: {} is in group {} but not in param_shapes", shard.path(), name, g);
+            return Corrupt("{}: {} is in group {} but not in param_shapes", shard->path(), name, g);
         }
     }
     return OkStatus();
   }
 
-  Status ReadGroup(size_t g) {
+  // `rank`: of `size` expert parallel ranks, if the group is of experts.
+  Status ReadGroup(size_t g, size_t rank, size_t size) {
     CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, FlatParameters(*param_shapes_.items[g]));
     if (parameters.empty()) return OkStatus();
-    const PyValue* first = ZeroOptimizerOf(shards_[0]);
+    const PyValue* first = ZeroOptimizerOf(*shards_[0]);
     const PyValue* paddings = ItemOf(Find(*first, "param_alignment_paddings"), g);
     std::vector<std::pair<uint64_t, uint64_t>> aligned;  // stretches between parameters
     uint64_t total = 0;
@@ -171,9 +191,10 @@ class ZeroReader {
       if (!IsNumber(*tensor) && tensor->shape.rank() == 1) share = tensor->shape[0];
     if (share * shards_.size() < total)
       return Corrupt("{}: group {} has {} elements on {} ranks, but its parameters have {}",
-                     shards_[0].path(), g, share * shards_.size(), shards_.size(), total);
+                     shards_[0]->path(), g, share * shards_.size(), shards_.size(), total);
     aligned.emplace_back(total, share * shards_.size());
     CheckMappings(g, parameters, share);
+    CAIRN_RETURN_IF_ERROR(NameParameters(g, rank, size, parameters));
     CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, Role::kMaster, "fp32", parameters, share, aligned));
     for (const auto& [role, tensor] : states.tensors) {
       if (IsNumber(*tensor))
@@ -184,14 +205,30 @@ class ZeroReader {
     return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
   }
 
+  Status NameParameters(size_t g, size_t rank, size_t size, std::vector<Parameter>& parameters) {
+    std::vector<std::string> names;
+    for (Parameter& parameter : parameters) {
+      if (size > 1 || IsOfExpert(parameter.name)) {
+        auto name = NameOverRanks(parameter.name, own_experts_, experts_, rank, size);
+        if (!name.ok()) return name.status().WithContext(shards_[0]->path());
+        parameter.name = *std::move(name);
+      }
+      names.push_back(parameter.name);
+    }
+    if (round_robin_) names = WithoutRoundRobin(names, shards_.size());
+    auto& group = contents_.groups[g];
+    group.insert(group.end(), names.begin(), names.end());
+    return OkStatus();
+  }
+
   Status ReadRoleOfGroup(size_t g, Role role, std::string_view key, const std::vector<Parameter>& parameters,
                          uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
     StoredArray flat;
     for (size_t d = 0; d < shards_.size(); ++d) {
       CAIRN_RETURN_IF_ERROR(AppendRole(d, g, role, key, flat));
       if (flat.shape[0] > share * (d + 1))
-        return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path(), key,
-                       g, share);
+        return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d]->path(),
+                       key, g, share);
       flat.shape = {share * (d + 1)};
     }
     for (const auto& [begin, end] : aligned) LeaveAlignment(flat, key, begin, end);
@@ -199,7 +236,7 @@ class ZeroReader {
       StoredArray tensor = SliceOf(flat, parameter.begin, parameter.shape);
       tensor.name = parameter.name;
       if (tensor.elements() != parameter.shape.Volume())
-        return Corrupt("{}: {} is cut off", shards_.back().path(), parameter.name);
+        return Corrupt("{}: {} is cut off", shards_.back()->path(), parameter.name);
       contents_.tensors.emplace_back(role, std::move(tensor));
     }
     return OkStatus();
@@ -209,7 +246,7 @@ class ZeroReader {
   // which the parameters were before; the order of param_shapes is then the right one.
   void CheckMappings(size_t g, const std::vector<Parameter>& parameters, uint64_t share) {
     for (size_t d = 0; d < shards_.size(); ++d) {
-      const PyValue* mapping = ItemOf(Find(*ZeroOptimizerOf(shards_[d]), "param_slice_mappings"), g);
+      const PyValue* mapping = ItemOf(Find(*ZeroOptimizerOf(*shards_[d]), "param_slice_mappings"), g);
       if (!mapping) continue;
       for (const Parameter& parameter : parameters) {
         const PyValue* fragment = Find(*mapping, parameter.name);
@@ -238,7 +275,7 @@ class ZeroReader {
       CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> more, FlatParameters(*group));
       parameters.insert(parameters.end(), more.begin(), more.end());
     }
-    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[0]));
+    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(*shards_[0]));
     size_t groups = 0;
     uint64_t total = 0, end = 0;  // `end`: of the first `groups` sub-groups
     for (Parameter& parameter : parameters) {
@@ -273,13 +310,13 @@ class ZeroReader {
                           uint64_t total) {
     std::vector<StoredArray> flats(shards_.size());
     for (size_t r = 0; r < shards_.size(); ++r) {
-      CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[r]));
+      CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(*shards_[r]));
       for (size_t g = 0; g < masters->items.size(); ++g)
         CAIRN_RETURN_IF_ERROR(AppendRole(r, g, role, key, flats[r]));
       const uint64_t elements = flats[r].name.empty() ? 0 : flats[r].shape[0];
       if (elements != total)
-        return Corrupt("{}: {} has {} elements, but its parameters have {}", shards_[r].path(), key, elements,
-                       total);
+        return Corrupt("{}: {} has {} elements, but its parameters have {}", shards_[r]->path(), key,
+                       elements, total);
     }
     return JoinPieces(parameters, role, key, flats);
   }
@@ -292,7 +329,7 @@ class ZeroReader {
       for (size_t r = 0; r < flats.size(); ++r) {
         const uint64_t done = std::min(volume, r * piece), count = std::min(volume - done, piece);
         const StoredArray part = SliceOf(flats[r], parameter.begin, {count});
-        if (part.elements() != count) return Corrupt("{}: {} is cut off", shards_[r].path(), parameter.name);
+        if (part.elements() != count) return Corrupt("{}: {} is cut off", shards_[r]->path(), parameter.name);
         Append(tensor, part, done);
         LeaveAlignment(flats[r], key, parameter.begin + count, parameter.begin + piece);
       }
@@ -301,21 +338,24 @@ class ZeroReader {
     return OkStatus();
   }
 
-  const std::vector<TorchFile>& shards_;
+  std::vector<const TorchFile*> shards_;  // those that share the group that is read; ZeRO-3: all
   const PyValue& param_shapes_;
   const int stage_;
   const bool masters_alone_;
+  const bool in_blocks_;  // neighbours hold the same experts
+  const bool round_robin_;
+  const ExpertCounts experts_;
+  ExpertCounts own_experts_;  // of one expert parallel rank
   StoredBuilder& builder_;
   ZeroContents& contents_;
 };
 
-// With ZeRO-3 `param_shapes` has sub-groups. They belong to one group if there is one, else each is a group.
-void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, ZeroContents& contents) {
+// The sub-groups of ZeRO-3 belong to one group if there is one, else each is a group.
+void AddSubGroups(const PyValue& param_shapes, ZeroContents& contents) {
   const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
   for (const PyValue* group : param_shapes.items) {
     std::vector<std::string> names;
     for (const NamedShape& parameter : ShapesIn(group)) names.push_back(parameter.name);
-    if (round_robin && contents.stage < 3) names = WithoutRoundRobin(names, ranks);
     if (known == 1 && !contents.groups.empty())
       contents.groups[0].insert(contents.groups[0].end(), names.begin(), names.end());
     else
@@ -325,26 +365,27 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
 
 }  // namespace
 
-Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shards,
-                              const PyValue& param_shapes, bool round_robin, bool masters_alone,
-                              StoredBuilder& builder) {
+Result<ZeroContents> ReadZero(RankSlices& ranks, size_t rank, const std::vector<TorchFile>& shards,
+                              bool masters_alone) {
   ZeroContents contents;
   for (const TorchFile& shard : shards)
     if (!ZeroOptimizerOf(shard)) return Corrupt("{}: optimizer_state_dict is missing", shard.path());
+  const TorchFile& model = ranks.models[rank];
+  const PyValue* shapes = FindKind(model.root(), "param_shapes", PyKind::kList);
+  if (!shapes)
+    return NotSupported("{}: it does not contain param_shapes as DeepSpeed writes them since 0.3",
+                        model.path());
   contents.stage = ZeroStageOf(*ZeroOptimizerOf(shards[0]));
   contents.state = ZeroState(*ZeroOptimizerOf(shards[0]), contents.stage);
-  if (!param_shapes.is(PyKind::kList))
-    return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
-                        shards[0].path());
-  AddGroups(param_shapes, shards.size(), round_robin, contents);
+  if (contents.stage == 3) AddSubGroups(*shapes, contents);
   if (masters_alone) {
     contents.state.erase("param_groups");
   } else {
-    CAIRN_ASSIGN_OR_RETURN(const std::set<double> steps, ZeroSteps(fs, shards[0], contents.stage));
+    CAIRN_ASSIGN_OR_RETURN(const std::set<double> steps, ZeroSteps(ranks.fs, shards[0], contents.stage));
     if (steps.size() == 1) contents.state["optimizer_step"] = *steps.begin();
     contents.steps_differ = steps.size() > 1;
   }
-  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, masters_alone, builder, contents).Read());
+  CAIRN_RETURN_IF_ERROR(ZeroReader(ranks, shards, *shapes, masters_alone, contents).Read());
   return contents;
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/stored_builder.h"
+#include "convert/formats/deepspeed/mixtures.h"
 
 namespace cairn {
 
@@ -22,12 +22,11 @@ struct ZeroContents {
   std::vector<std::string> doubts;  // contradictions in the files: masters must be compared with weights
 };
 
-// `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
-// `round_robin`: its ds_config has round_robin_gradients; `masters_alone`: reads nothing else of the
-// optimizer's state. Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another
-// step; NotSupported naming an optimizer's state that Cairn has no place for.
-Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shards,
-                              const PyValue& param_shapes, bool round_robin, bool masters_alone,
-                              StoredBuilder& builder);
+// `shards` by data parallel rank, all of the model parallel rank `rank` of `ranks`, whose weights have been
+// read. `masters_alone`: reads nothing else of the optimizer's state. Errors: Corrupt naming file and tensor:
+// sizes that do not add up, shards of another step; NotSupported naming an optimizer's state that Cairn has
+// no place for.
+Result<ZeroContents> ReadZero(RankSlices& ranks, size_t rank, const std::vector<TorchFile>& shards,
+                              bool masters_alone);
 
 }  // namespace cairn
