@@ -32,7 +32,21 @@ class Expander {
       : architecture_(architecture), model_(model), shape_(shape), form_(form) {}
 
   ExpandedModel Run() {
-    ForEachModule(InStateDictOrder(), [&](const Module& module, bool bias, int layer) {
+    ListTensors(InStateDictOrder());
+    result_.weights = result_.tensors.size();
+    std::vector<const Module*> states;
+    if (form_ == StoredForm::kTorchtitan)
+      for (const Module& module : architecture_.states_in_torchtitan) states.push_back(&module);
+    ListTensors(states);
+    ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
+      for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
+    });
+    return std::move(result_);
+  }
+
+ private:
+  void ListTensors(const std::vector<const Module*>& modules) {
+    ForEachModule(modules, [&](const Module& module, bool bias, int layer) {
       if (!module.by_expert()) {
         ListExperts();
         return result_.tensors.push_back(Stored(module, bias, layer));
@@ -41,13 +55,8 @@ class Expander {
         of_experts_.emplace_back(e, Stored(module, bias, layer, e));
     });
     ListExperts();
-    ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
-      for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
-    });
-    return std::move(result_);
   }
 
- private:
   ForeignTensor Stored(const Module& module, bool bias, int layer,
                        std::optional<uint64_t> expert = {}) const {
     std::string name = Numbered(module.Name(bias), kLayerNumber, static_cast<uint64_t>(layer));
@@ -139,6 +148,20 @@ ForeignTensor Alternating(std::string name, const std::vector<ParameterSpec>& sp
   return tensor;
 }
 
+// `modules` are those of a form other than the files'. A name outside the layers may be in the files, too:
+// "norm.weight".
+bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules, const Architecture& family) {
+  return std::ranges::any_of(modules, [&](const Module& module) {
+    const std::string name = module.Name(/*of_bias=*/false);
+    const auto in_files = [&](const Module& other) { return other.Name(/*of_bias=*/false).ends_with(name); };
+    if (name.find(kLayerNumber) == std::string::npos && std::ranges::any_of(family.modules, in_files))
+      return false;
+    const std::string end = name.substr(name.find('}') + 1);  // after the layer, or all of it
+    return std::ranges::any_of(stored.tensors,
+                               [&](const TensorEntry& tensor) { return tensor.spec.name.ends_with(end); });
+  });
+}
+
 }  // namespace
 
 ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Layout layout,
@@ -187,6 +210,11 @@ bool Holds(const std::string& condition, const json& model, int layer) {
   if (condition == kMtp) return layer >= model.value("num_layers", int64_t{0});
   const auto found = model.find(condition);
   return found != model.end() && (*found == true || found->is_number());
+}
+
+StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
+  if (HasAnyOf(stored, family.in_memory, family)) return StoredForm::kMemory;
+  return HasAnyOf(stored, family.in_torchtitan, family) ? StoredForm::kTorchtitan : StoredForm::kFiles;
 }
 
 Result<ExpandedModel> Expand(const Architecture& architecture, const json& model, StoredForm form) {

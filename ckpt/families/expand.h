@@ -6,17 +6,23 @@
 #include "ckpt/families/family.h"
 #include "ckpt/families/foreign_model.h"
 #include "ckpt/model/canonical_modules.h"
+#include "ckpt/model/catalog.h"
 
 namespace cairn {
 
 struct ExpandedModel {
   std::vector<ParameterSpec> parameters;  // in the trainer's order
   std::vector<ForeignTensor> tensors;     // in the order of the other system's state dict
+  size_t weights = 0;  // so many of them, from the first one on; the others are states of the optimizer alone
 };
 
-// The tensors of files, or of a state dict. Errors: those of ReadShape; InvalidArgument naming a missing
-// condition, or num_experts if a mixture lacks it.
+// The tensors of files, or of a state dict.
 enum class StoredForm { kFiles, kMemory, kTorchtitan };
+// That of a state dict if only it has a module of one of these names.
+StoredForm FormOf(const TensorTable& stored, const Architecture& family);
+
+// Errors: those of ReadShape; InvalidArgument naming a missing condition, or num_experts if a mixture lacks
+// it.
 Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model,
                              StoredForm form = StoredForm::kFiles);
 

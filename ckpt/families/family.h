@@ -74,6 +74,9 @@ struct Architecture {
   // In place of the modules of the same parameters in the memory of transformers 5, and so in state dicts.
   std::vector<Module> in_memory = {};
   std::vector<Module> in_torchtitan = {};  // the same in torchtitan's; their names have no base_prefix
+  // Modules of which torchtitan trains one tensor and saves its weight in parts: names of the optimizer's
+  // states.
+  std::vector<Module> states_in_torchtitan = {};
   // Modules of the layers of multi-token prediction that are copies of canonical modules outside the layers:
   // {"model.layers.{}.embed_tokens": "embedding.word"}. They are compared, and not kept.
   std::map<std::string, std::string> copies = {};

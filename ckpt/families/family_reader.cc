@@ -47,7 +47,8 @@ constexpr std::array<std::string_view, 18> kOtherFields = {"ffn_hidden_size",
                                                            "mtp_layers"};
 
 constexpr std::pair<const char*, const char*> kRows[] = {
-    {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}, {"in_torchtitan", "name"}};
+    {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}};
+constexpr const char* kNotDerived[] = {"in_torchtitan", "states_in_torchtitan"};
 
 // The row with this name, or list.end().
 json::iterator FindRow(json& list, const char* key, const json& name) {
@@ -109,12 +110,15 @@ class Reader {
                .config = of.Object("config"),
                .rope = of.Switch("rope")};
     const json modules = of.Rows("modules"), fields = of.Rows("fields"), refusals = of.Rows("refusals"),
-               in_memory = of.Rows("in_memory"), in_torchtitan = of.Rows("in_torchtitan");
+               in_memory = of.Rows("in_memory"), in_torchtitan = of.Rows("in_torchtitan"),
+               states_in_torchtitan = of.Rows("states_in_torchtitan");
     const json also = of.Object("rope_also"), copies = of.Object("copies");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
     for (const json& row : modules) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.modules));
     for (const json& row : in_memory) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.in_memory));
     for (const json& row : in_torchtitan) CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.in_torchtitan));
+    for (const json& row : states_in_torchtitan)
+      CAIRN_RETURN_IF_ERROR(ReadModule(row, family_.states_in_torchtitan));
     for (const json& row : fields) CAIRN_RETURN_IF_ERROR(ReadField(row));
     for (const json& row : refusals) CAIRN_RETURN_IF_ERROR(ReadRefusal(row));
     CAIRN_RETURN_IF_ERROR(ReadRopeKeys(also));
@@ -262,6 +266,7 @@ class Reader {
     if (!filled.contains("embedding.word"))
       return InvalidArgument("{}: modules have no embedding.word", file_);
     CAIRN_RETURN_IF_ERROR(CheckReplaced(filled, "in_memory", family_.in_memory));
+    CAIRN_RETURN_IF_ERROR(CheckReplaced(filled, "states_in_torchtitan", family_.states_in_torchtitan));
     return CheckReplaced(filled, "in_torchtitan", family_.in_torchtitan);
   }
 
@@ -337,6 +342,7 @@ class Reader {
 
 Result<json> DerivedFamily(const std::string& file, const json& base, const json& own) {
   json family = base;
+  for (const char* list : kNotDerived) family.erase(list);
   JsonFacts of(file + ": ", own);
   const std::vector<std::string> without = of.Texts("without");
   std::map<std::string, json> rows;

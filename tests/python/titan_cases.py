@@ -34,10 +34,10 @@ from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from torchtitan.components.checkpointer import CheckpointManager  # noqa: E402
 from torchtitan.hf_datasets import DatasetConfig, text_datasets  # noqa: E402
-from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
+from torchtitan.models.common.attention import FusedQKVLinear, ScaledDotProductAttention  # noqa: E402
 from torchtitan.models.deepseek_v3.config_registry import deepseek_v3_debugmodel  # noqa: E402
 from torchtitan.models.llama3.config_registry import llama3_debugmodel  # noqa: E402
-from torchtitan.models.qwen3.config_registry import qwen3_debugmodel  # noqa: E402
+from torchtitan.models.qwen3.config_registry import qwen3_debugmodel, qwen3_debugmodel_non_fused_qkv, qwen3_moe_debug  # noqa: E402
 
 EXPERTS = 4
 _TEXTS = [f"{number} is {number * number} less than {number**3}" for number in range(400)]
@@ -93,13 +93,25 @@ def llama(directory):
     return small(llama3_debugmodel(), directory)
 
 
-def mixture(directory):
-    """DeepSeek-V3 with four experts in its second layer."""
-    config = small(deepseek_v3_debugmodel(), directory)
-    moe = config.model_spec.model.layers[1].moe
+def few_experts(moe):
     for part in (moe, moe.routed_experts.inner_experts, moe.routed_experts.token_dispatcher, moe.router):
         part.num_experts = EXPERTS
     moe.router.gate.out_features, moe.routed_experts.inner_experts.hidden_dim = EXPERTS, 32
+
+
+def mixture(directory):
+    """DeepSeek-V3 with four experts in its second layer."""
+    config = small(deepseek_v3_debugmodel(), directory)
+    few_experts(config.model_spec.model.layers[1].moe)
+    return config
+
+
+def qwen(directory, fused):
+    """Qwen 3: a mixture, of which query, key and value are one parameter; or dense and tied, in which they are three."""
+    config = small(qwen3_moe_debug() if fused else qwen3_debugmodel_non_fused_qkv(), directory)
+    for layer in config.model_spec.model.layers if fused else ():
+        few_experts(layer.moe)
+        layer.moe.router.top_k = layer.moe.routed_experts.token_dispatcher.top_k = 2
     return config
 
 
@@ -289,6 +301,28 @@ def experts_release(rank, world, directory):
     release = spec.state_dict_adapter(spec.model, None).to_hf({name: whole(tensor) for name, tensor in model.items()})
     moment = whole(optimizer["state.layers.1.moe.routed_experts.inner_experts.w1_EFD.exp_avg"])
     torch.save({"release": release, "moment": moment}, f"{directory}/release.pt")
+    job.end()
+
+
+def qwen_saved(rank, world, directory, fused):
+    """Saved by torchtitan's own manager; with what it makes of the weights, and of the moments, for Hugging Face."""
+    parallelism, model = {"expert_parallel_degree": 2 if fused else 1}, lambda directory: qwen(directory, fused)
+    job = Job(rank, world, directory, f"qwen-{fused}", model, parallelism=parallelism, manager=CheckpointManager)
+    job.trainer.config.training.steps = 2
+    job.trainer.train()
+    spec, part = job.trainer.config.model_spec, job.trainer.model_parts[0]
+    whole = lambda tensor: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+    expected = {"weight": {name: whole(tensor) for name, tensor in part.state_dict().items()}}
+    optimizer = {name: whole(tensor) for name, tensor in job.trainer.optimizers.state_dict().items() if name.endswith(("exp_avg", "exp_avg_sq"))}
+    for role in ("exp_avg", "exp_avg_sq"):
+        moments = {name[len("state.") : -len(role) - 1]: tensor for name, tensor in optimizer.items() if name.endswith("." + role)}
+        for name, module in part.named_modules():
+            if isinstance(module, FusedQKVLinear):
+                own = name.replace("_checkpoint_wrapped_module.", "")
+                module._split_qkv_on_save(module, moments, f"{own}.", {})  # as it does with weights
+        expected[role] = moments
+    adapter = spec.state_dict_adapter(spec.model, None)
+    torch.save({role: adapter.to_hf(tensors) for role, tensors in expected.items()}, f"{directory}/qwen-{fused}.pt")
     job.end()
 
 

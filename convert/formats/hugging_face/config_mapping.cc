@@ -163,7 +163,8 @@ class Mapper {
       return mapped_.left[Fate::kTrainingState].push_back(tensor);
     const bool state = IsState(stored.role);
     NamePrefix begin;
-    const std::optional<Known> known = FindAny(stored, begin);
+    std::optional<Known> known = FindAny(stored, begin);
+    if (known && known->place >= expanded_.weights && !state) known = {};  // the weights have other names
     if (known && known->place && (state || stored.role == Role::kMaster)) trained_.insert(*known->place);
     const bool may_be_left = training_ || !known || known->copy_of;
     if (may_be_left && (IsAllowed(stored.spec.name) || (state && IsAllowed("optimizer")))) {
@@ -210,7 +211,7 @@ class Mapper {
   Status CheckComplete() const {
     std::vector<std::string> missing;
     std::set<uint64_t> experts;  // those of which a tensor is missing
-    for (uint32_t place = 0; place < expanded_.tensors.size(); ++place) {
+    for (uint32_t place = 0; place < expanded_.weights; ++place) {
       if (found_.contains({place, Role::kWeight}) || found_.contains({place, Role::kMaster})) continue;
       const ForeignTensor& tensor = expanded_.tensors[place];
       missing.push_back(tensor.name);
@@ -285,6 +286,8 @@ class Mapper {
       const auto [made, added] = made_.try_emplace({part.parameter, role});
       if (added) made->second = AddTensor(part.parameter, role, stored, as_stored);
       const TensorEntry& target = mapped_.catalog.tensors[made->second];
+      if (first && !added && place >= expanded_.weights)
+        return Corrupt("{} occurs twice: {} is a part of it", DisplayName(stored), DisplayName(target));
       if (first && !added && !as_stored)
         return NotSupported(
             "{} is of one expert, and the experts of {} are one tensor here; --allow optimizer takes the "
@@ -348,26 +351,6 @@ class Mapper {
   size_t numbered_ = 0;                  // states among the unknown ones whose parameter is a number
   ConfigMapping mapped_;
 };
-
-// `modules` are those of a form other than the files'. A name outside the layers may be in the files, too:
-// "norm.weight".
-bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules, const Architecture& family) {
-  return std::ranges::any_of(modules, [&](const Module& module) {
-    const std::string name = module.Name(/*of_bias=*/false);
-    const auto in_files = [&](const Module& other) { return other.Name(/*of_bias=*/false).ends_with(name); };
-    if (name.find(kLayerNumber) == std::string::npos && std::ranges::any_of(family.modules, in_files))
-      return false;
-    const std::string end = name.substr(name.find('}') + 1);  // after the layer, or all of it
-    return std::ranges::any_of(stored.tensors,
-                               [&](const TensorEntry& tensor) { return tensor.spec.name.ends_with(end); });
-  });
-}
-
-// That of a state dict if only it has a module of one of these names.
-StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
-  if (HasAnyOf(stored, family.in_memory, family)) return StoredForm::kMemory;
-  return HasAnyOf(stored, family.in_torchtitan, family) ? StoredForm::kTorchtitan : StoredForm::kFiles;
-}
 
 }  // namespace
 
