@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ckpt/families/foreign_model.h"
+
 namespace cairn {
 namespace {
 
@@ -17,6 +19,7 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
 Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
   const auto& tensors = source.catalog().tensors;
   const Topology& now = source.manifest().topology;
+  CAIRN_RETURN_IF_ERROR(CheckExperts(tensors, target).WithContext(source.name()));
   const bool cut =
       std::ranges::any_of(tensors, [](const auto& t) { return !t.spec.of_experts && !t.spec.cuts.empty(); });
   if (target.tp > 1 && target.tp != now.tp && !cut)
@@ -35,7 +38,9 @@ Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
 }  // namespace
 
 Result<StepPlan> PlanShards(const CheckpointSource& source, const ReshapeOptions& options) {
-  CAIRN_RETURN_IF_ERROR(CheckKnownCuts(source, options.target));
+  const std::string family = FamilyWithoutTable(source.manifest().model);
+  if (const Status known = CheckKnownCuts(source, options.target); !known.ok())
+    return family.empty() ? known : known.WithContext(fmt::format("the family {} is unknown", family));
   return StepPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
 }
 

@@ -13,7 +13,7 @@ from harness import written_for
 from mixtures_writer import EXPERTS, HIDDEN, MODELS, TRAINED, WIDTH, make_mixture
 from safetensors.torch import load_file, save_file
 from test_huggingface import TransformersTest, bits, logits, tensors
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GraniteMoeHybridConfig, NemotronHConfig, Qwen3NextConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
@@ -48,6 +48,40 @@ def canonical(stored):
             if match[2] in OTHERS:
                 found[f"layers.{match[1]}.mlp.{OTHERS[match[2]]}"] = tensor
     return found | {name: torch.stack([them[expert] for expert in range(EXPERTS)]) for name, them in experts.items()}
+
+
+HYBRID = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2,
+          "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+HYBRIDS = [  # attention, states and experts
+    GraniteMoeHybridConfig(**HYBRID, intermediate_size=48, shared_intermediate_size=24, num_local_experts=4, num_hidden_layers=2,
+                           layer_types=["mamba", "attention"], mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=8),
+    NemotronHConfig(**HYBRID, head_dim=8, intermediate_size=48, moe_intermediate_size=24, moe_shared_expert_intermediate_size=24,
+                    n_routed_experts=4, layers_block_type=["mamba", "moe", "attention", "moe"], mamba_num_heads=8, mamba_head_dim=8,
+                    ssm_state_size=8, n_groups=2, chunk_size=8),
+    Qwen3NextConfig(**HYBRID, head_dim=8, intermediate_size=48, moe_intermediate_size=24, shared_expert_intermediate_size=24, num_experts=4,
+                    num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4),
+]
+
+
+class HybridsTest(TransformersTest):
+    """Families without a table."""
+
+    def test_names_are_kept_and_the_rest_is_refused_by_name(self):
+        for config in HYBRIDS:
+            name = config.model_type
+            with self.subTest(name):
+                source = self.save(name, make_mixture(config))
+                self.cairn("convert", source, f"{name}-native", "--to", "native", "--dp", 2)
+                for start in (source, self.dir / f"{name}-native"):
+                    for target in (("torch-dist",), ("megatron-deepspeed",), ("universal",), ("native", "--ep", 2, "--dp", 2), ("native", "--tp", 2)):
+                        done = self.cairn("convert", start, "out", "--to", *target, code=2, says=f'the family model_type "{name}"')
+                        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                        self.assertFalse((self.dir / "out").exists())
+                self.cairn("convert", f"{name}-native", f"{name}-back", "--to", "hf")
+                self.check_equal(source, self.dir / f"{name}-back")
+                self.check_config(source, self.dir / f"{name}-back")
+                self.assertGreater(logits(source).std().item(), 1e-3)
+                self.assertTrue(torch.equal(logits(source), logits(self.dir / f"{name}-back")))
 
 
 class ReleasesTest(TransformersTest):
