@@ -93,6 +93,7 @@ class MegatronDistOpener {
 
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
+    items_.ReadAhead(index);
     bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
     MegatronAssembler assembler(shape_, /*tp_size=*/1, builder_);
