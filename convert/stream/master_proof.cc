@@ -36,6 +36,11 @@ void MasterSums::Add(const Block& block) {
   pair.rounded.Add(block.begin, rounded_);
 }
 
+void MasterSums::SetSum(uint32_t weight, const TensorFingerprint& sum) {
+  const auto found = pair_of_.find(weight);
+  if (found != pair_of_.end() && pairs_[found->second].weight == weight) pairs_[found->second].stored = sum;
+}
+
 std::vector<std::string> MasterSums::Differing() const {
   std::vector<std::string> names;
   for (const Pair& pair : pairs_)

@@ -23,6 +23,8 @@ class MasterSums {
   std::optional<uint32_t> OtherOf(uint32_t tensor) const;
   // A block of any tensor, each of its blocks once.
   void Add(const Block& block);
+  // The sum of a weight whose blocks are not added. Does nothing for another tensor.
+  void SetSum(uint32_t weight, const TensorFingerprint& sum);
   // Once both tensors of each pair that was begun are whole: the weights that are not their rounded masters.
   std::vector<std::string> Differing() const;
 

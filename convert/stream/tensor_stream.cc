@@ -72,16 +72,19 @@ Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target)
       [&](const Block& block) -> Status {
         if (current && *current != block.tensor) CAIRN_RETURN_IF_ERROR(target.EndTensors());
         current = block.tensor;
-        if (masters_ && !compared_.contains(block.tensor)) masters_->Add(block);
+        if (masters_ && !compared_.contains(block.tensor) && !IsSummedWeight(block.tensor))
+          masters_->Add(block);
         return WriteBlock(block, written.at(block.tensor), target);
       },
       [this](const Block& block) {
         const auto sum = source_sums_.find(block.tensor);
         if (sum != source_sums_.end() && !sum->second.complete) sum->second.sum.Add(block.begin, block.bytes);
       }));
-  for (const uint32_t tensor : order)
+  for (const uint32_t tensor : order) {
     if (const auto sum = source_sums_.find(tensor); sum != source_sums_.end()) sum->second.complete = true;
-  compared_.insert(order.begin(), order.end());
+    if (masters_ && IsSummedWeight(tensor)) masters_->SetSum(tensor, source_sums_.at(tensor).sum);
+    compared_.insert(tensor);
+  }
   return target.EndTensors();
 }
 

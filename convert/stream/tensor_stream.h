@@ -98,6 +98,9 @@ class TensorStream {
   Status WriteBlock(const Block& block, std::span<const uint32_t> tensors, BlockTarget& target);
   Status CastBlock(uint32_t tensor, const Block& block, Block& out);
   bool IsSourceItself(uint32_t tensor) const;
+  bool IsSummedWeight(uint32_t source) const {
+    return source_sums_.contains(source) && source_.catalog().tensors[source].role == Role::kWeight;
+  }
 
   CheckpointSource& source_;
   const std::vector<WrittenTensor>& tensors_;
