@@ -194,20 +194,13 @@ Result<std::optional<double>> Distance(CheckpointSource& source, uint32_t a, uin
     return std::optional(kInfinity);
   std::optional<double> distance;
   std::vector<std::byte> one, other;
-  source.ReadAhead([a, b, cursor = BlockCursor(entry.spec.shape, kWindowElements),
-                    second = false]() mutable -> std::optional<TensorBox> {
-    if (cursor.done()) return std::nullopt;
-    const TensorBox next{second ? b : a, cursor.box()};
-    if (second) cursor.Advance();
-    second = !second;
-    return next;
-  });
-  for (BlockCursor cursor(entry.spec.shape, kWindowElements); !cursor.done(); cursor.Advance()) {
-    const Box box = cursor.box();
-    one.resize(box.Volume() * SizeOf(entry.dtype));
+  BoxSequence blocks = BlocksOf(source.catalog(), {{a, b}}, kWindowElements * SizeOf(entry.dtype));
+  source.ReadAhead(blocks);
+  while (const std::optional<TensorBox> block = blocks()) {
+    one.resize(block->box.Volume() * SizeOf(entry.dtype));
     other.resize(one.size());
-    CAIRN_RETURN_IF_ERROR(source.ReadBox(a, box, one));
-    CAIRN_RETURN_IF_ERROR(source.ReadBox(b, box, other));
+    CAIRN_RETURN_IF_ERROR(source.ReadBox(a, block->box, one));
+    CAIRN_RETURN_IF_ERROR(source.ReadBox(b, blocks()->box, other));
     if (std::memcmp(one.data(), other.data(), one.size()) == 0) continue;
     if (!CanCast(entry.dtype, Dtype::kF32)) return std::optional(kInfinity);
     const std::vector<float> x = ToFloats(entry.dtype, one), y = ToFloats(entry.dtype, other);

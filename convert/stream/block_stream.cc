@@ -30,11 +30,8 @@ uint64_t InnerVolume(const Dims& shape, int depth) {
 // Buffers that pass between the thread that reads and the one that visits.
 class ReadAhead {
  public:
-  ReadAhead(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
-            const std::function<void(const Block&)>& see)
-      : reader_(reader), tensors_(tensors), block_bytes_(block_bytes), see_(see), thread_([this] {
-          Run();
-        }) {}
+  ReadAhead(CheckpointSource& reader, BoxSequence blocks, const std::function<void(const Block&)>& see)
+      : reader_(reader), blocks_(std::move(blocks)), see_(see), thread_([this] { Run(); }) {}
   ~ReadAhead() {
     {
       const std::lock_guard lock(mutex_);
@@ -67,31 +64,8 @@ class ReadAhead {
     std::unique_ptr<PageBuffer> memory;
   };
 
-  // The boxes of Run(), announced to the source.
-  BoxSequence Boxes() const {
-    return
-        [this, i = size_t{0}, cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {
-          while (i < tensors_.size()) {
-            if (!cursor) cursor = CursorOf(tensors_[i]);
-            if (!cursor->done()) {
-              TensorBox next{tensors_[i], cursor->box()};
-              cursor->Advance();
-              return next;
-            }
-            cursor.reset();
-            ++i;
-          }
-          return std::nullopt;
-        };
-  }
-
-  BlockCursor CursorOf(uint32_t tensor) const {
-    const TensorEntry& entry = reader_.catalog().tensors[tensor];
-    return {entry.spec.shape, block_bytes_ / SizeOf(entry.dtype)};
-  }
-
   void Run() {
-    Status status = Caught([this] { return ReadTensors(); });
+    Status status = Caught([this] { return ReadBlocks(); });
     reader_.ReadAhead({});
     const std::lock_guard lock(mutex_);
     status_ = std::move(status);
@@ -99,29 +73,19 @@ class ReadAhead {
     changed_.notify_all();
   }
 
-  Status ReadTensors() {
-    reader_.ReadAhead(Boxes());
-    Status status;
-    for (size_t i = 0; i < tensors_.size() && status.ok(); ++i) status = ReadTensor(tensors_[i]);
-    return status;
-  }
-
-  Status ReadTensor(uint32_t tensor) {
-    const TensorEntry& entry = reader_.catalog().tensors[tensor];
-    uint64_t begin = 0;
-    BlockCursor cursor = CursorOf(tensor);
-    for (; !cursor.done(); cursor.Advance()) {
+  Status ReadBlocks() {
+    reader_.ReadAhead(blocks_);
+    while (const std::optional<TensorBox> next = blocks_()) {
       Slot* slot = WaitForFreeSlot();
       if (slot == nullptr) return OkStatus();
-      const Box box = cursor.box();
+      const auto& [tensor, box] = *next;
+      const TensorEntry& entry = reader_.catalog().tensors[tensor];
       const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);
-      if (!slot->memory || slot->memory->capacity < bytes)
-        slot->memory = std::make_unique<PageBuffer>(std::max(bytes, block_bytes_));
+      if (!slot->memory || slot->memory->capacity < bytes) slot->memory = std::make_unique<PageBuffer>(bytes);
       const std::span out(slot->memory->data(), bytes);
-      slot->block = {tensor, box, begin, out};
+      slot->block = {tensor, box, FlatIndex(Box::Whole(entry.spec.shape), box.offset), out};
       CAIRN_RETURN_IF_ERROR(reader_.ReadBox(tensor, box, out));
       if (see_) see_(slot->block);
-      begin += box.Volume();
       const std::lock_guard lock(mutex_);
       ++filled_;
       changed_.notify_all();
@@ -137,8 +101,7 @@ class ReadAhead {
   }
 
   CheckpointSource& reader_;
-  const std::span<const uint32_t> tensors_;
-  const uint64_t block_bytes_;
+  BoxSequence blocks_;
   const std::function<void(const Block&)>& see_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -188,16 +151,43 @@ void BlockCursor::Advance() {
   }
 }
 
+BoxSequence BlocksOf(const TensorTable& catalog, std::vector<std::vector<uint32_t>> sets,
+                     uint64_t block_bytes) {
+  return [&catalog, sets = std::move(sets), block_bytes, set = size_t{0}, turn = size_t{0},
+          cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {
+    for (; set < sets.size(); ++set, cursor.reset()) {
+      if (!cursor) {
+        uint64_t size = 1;
+        for (const uint32_t tensor : sets[set]) size = std::max(size, SizeOf(catalog.tensors[tensor].dtype));
+        cursor.emplace(catalog.tensors[sets[set][0]].spec.shape, block_bytes / size);
+      }
+      if (cursor->done()) continue;
+      const TensorBox next{sets[set][turn], cursor->box()};
+      turn = (turn + 1) % sets[set].size();
+      if (turn == 0) cursor->Advance();
+      return next;
+    }
+    return std::nullopt;
+  };
+}
+
+std::vector<std::vector<uint32_t>> EachAlone(std::span<const uint32_t> tensors) {
+  std::vector<std::vector<uint32_t>> sets;
+  for (const uint32_t tensor : tensors) sets.push_back({tensor});
+  return sets;
+}
+
 Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
                     const std::function<Status(const Block&)>& visit) {
-  CAIRN_RETURN_IF_ERROR(StreamPart(reader, tensors, block_bytes, visit));
+  CAIRN_RETURN_IF_ERROR(
+      StreamPart(reader, BlocksOf(reader.catalog(), EachAlone(tensors), block_bytes), visit));
   return reader.CheckRead();
 }
 
-Status StreamPart(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+Status StreamPart(CheckpointSource& reader, BoxSequence blocks,
                   const std::function<Status(const Block&)>& visit,
                   const std::function<void(const Block&)>& see) {
-  ReadAhead ahead(reader, tensors, block_bytes, see);
+  ReadAhead ahead(reader, std::move(blocks), see);
   while (true) {
     CAIRN_ASSIGN_OR_RETURN(const std::optional<Block> block, ahead.Next());
     if (!block) return OkStatus();

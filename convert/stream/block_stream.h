@@ -52,6 +52,13 @@ struct Block {
   std::span<const std::byte> bytes;
 };
 
+// The blocks of some tensors, set after set. The tensors of a set have one shape and take turns: the first
+// block of each, then the second of each. `catalog` must outlive the sequence. Copies are independent.
+BoxSequence BlocksOf(const TensorTable& catalog, std::vector<std::vector<uint32_t>> sets,
+                     uint64_t block_bytes);
+// A set of each tensor by itself.
+std::vector<std::vector<uint32_t>> EachAlone(std::span<const uint32_t> tensors);
+
 // Calls `visit` for every block of `tensors`, in that order, on the calling thread. Stops at its first error.
 // In the end the checksums of what was read are verified. Errors: those of CheckpointSource::ReadBox, of
 // CheckRead() and of `visit`.
@@ -60,7 +67,7 @@ Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors,
 
 // The same for one of several parts of what is read: the caller calls CheckRead() after the last one. `see`,
 // if any, is called for every block before `visit`, on the reading thread, to relieve the visitor.
-Status StreamPart(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+Status StreamPart(CheckpointSource& reader, BoxSequence blocks,
                   const std::function<Status(const Block&)>& visit,
                   const std::function<void(const Block&)>& see = {});
 

@@ -68,7 +68,7 @@ Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target)
   for (const auto& [tensor, from_it] : written) order.push_back(tensor);
   std::optional<uint32_t> current;
   CAIRN_RETURN_IF_ERROR(StreamPart(
-      source_, order, block_bytes_,
+      source_, BlocksOf(source_.catalog(), EachAlone(order), block_bytes_),
       [&](const Block& block) -> Status {
         if (current && *current != block.tensor) CAIRN_RETURN_IF_ERROR(target.EndTensors());
         current = block.tensor;

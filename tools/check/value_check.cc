@@ -39,11 +39,11 @@ class ValueChecker {
   }
 
   ValueReport Check() {
-    const std::vector<Checked> tensors = TensorsToCheck();
-    step_.ReadAhead(Boxes(tensors));
-    for (const Checked& checked : tensors) {
-      const Status status = CheckTensor(checked.tensor, checked.master);
-      if (!status.ok()) report_.Add(status, step_.name(), {}, DisplayName(catalog_.tensors[checked.tensor]));
+    const std::vector<std::vector<uint32_t>> sets = TensorsToCheck();
+    step_.ReadAhead(BlocksOf(catalog_, sets, block_bytes_));
+    for (const std::vector<uint32_t>& set : sets) {
+      const Status status = CheckTensor(set);
+      if (!status.ok()) report_.Add(status, step_.name(), {}, DisplayName(catalog_.tensors[set[0]]));
       read_all_ = read_all_ && status.ok();
     }
     step_.ReadAhead({});
@@ -53,74 +53,47 @@ class ValueChecker {
   }
 
  private:
-  struct Checked {
-    uint32_t tensor = 0;
-    std::optional<uint32_t> master;  // to compare it with
-  };
-
-  std::vector<Checked> TensorsToCheck() const {
+  // Each with the master to compare it with, if it has one.
+  std::vector<std::vector<uint32_t>> TensorsToCheck() const {
     const TensorLookup lookup(catalog_);
-    std::vector<Checked> tensors;
+    std::vector<std::vector<uint32_t>> sets;
     for (uint32_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorEntry& tensor = catalog_.tensors[i];
       if (!IsFloat(tensor.dtype)) continue;
+      sets.push_back({i});
       const Result<uint32_t> master = lookup.Find(tensor.spec.name, Role::kMaster);
       const bool rounded =
           tensor.role == Role::kWeight && (tensor.dtype == Dtype::kBF16 || tensor.dtype == Dtype::kF16);
-      const bool paired = rounded && master.ok() && catalog_.tensors[*master].dtype == Dtype::kF32 &&
-                          catalog_.tensors[*master].spec.shape == tensor.spec.shape;
-      tensors.push_back({i, paired ? std::optional(*master) : std::nullopt});
+      if (rounded && master.ok() && catalog_.tensors[*master].dtype == Dtype::kF32 &&
+          catalog_.tensors[*master].spec.shape == tensor.spec.shape)
+        sets.back().push_back(*master);
     }
-    return tensors;
+    return sets;
   }
 
-  BlockCursor CursorOf(uint32_t tensor) const {
-    return {catalog_.tensors[tensor].spec.shape, block_bytes_ / SizeOf(Dtype::kF32)};
-  }
-
-  // The tensors that CheckTensor() reads, in this order.
-  BoxSequence Boxes(const std::vector<Checked>& tensors) const {
-    return [this, &tensors, i = size_t{0}, of_master = false,
-            cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {
-      while (i < tensors.size()) {
-        const auto& [tensor, master] = tensors[i];
-        if (!cursor) cursor = CursorOf(tensor);
-        if (cursor->done()) {
-          cursor.reset();
-          ++i;
-          continue;
-        }
-        const TensorBox next{of_master ? *master : tensor, cursor->box()};
-        of_master = master && !of_master;
-        if (!of_master) cursor->Advance();
-        return next;
-      }
-      return std::nullopt;
-    };
-  }
-
-  Status CheckTensor(uint32_t tensor, std::optional<uint32_t> master) {
-    const TensorEntry& entry = catalog_.tensors[tensor];
+  // A tensor, and perhaps its master.
+  Status CheckTensor(const std::vector<uint32_t>& set) {
+    const TensorEntry& entry = catalog_.tensors[set[0]];
     Fault not_finite, not_rounded;
     std::vector<std::byte> values, masters, rounded;
     uint64_t begin = 0;
-    for (BlockCursor cursor = CursorOf(tensor); !cursor.done(); cursor.Advance()) {
-      const Box box = cursor.box();
-      CAIRN_RETURN_IF_ERROR(Read(tensor, box, values));
-      if (!census_.mixtures.empty()) experts_.Add(tensor, values);
+    BoxSequence blocks = BlocksOf(catalog_, {set}, block_bytes_);
+    while (const std::optional<TensorBox> block = blocks()) {
+      CAIRN_RETURN_IF_ERROR(Read(*block, values));
+      if (!census_.mixtures.empty()) experts_.Add(set[0], values);
       VisitValues(entry.dtype, values, [&](size_t i, double value) {
         if (!std::isfinite(value)) not_finite.Add(begin + i);
       });
-      if (master) {
-        CAIRN_RETURN_IF_ERROR(Read(*master, box, masters));
+      if (set.size() > 1) {
+        CAIRN_RETURN_IF_ERROR(Read(*blocks(), masters));
         rounded.resize(values.size());
         Cast(Dtype::kF32, masters, entry.dtype, rounded, OnOverflow::kInfinity);
         Compare(values, rounded, begin, not_rounded);
       }
-      begin += box.Volume();
+      begin += block->box.Volume();
     }
-    Tell(tensor, not_finite, "NaN or infinite");
-    Tell(tensor, not_rounded, "not the fp32 master rounded to the weight's dtype");
+    Tell(set[0], not_finite, "NaN or infinite");
+    Tell(set[0], not_rounded, "not the fp32 master rounded to the weight's dtype");
     return OkStatus();
   }
 
@@ -131,7 +104,8 @@ class ValueChecker {
     std::ranges::move(verdict.notes, std::back_inserter(report_.notes));
   }
 
-  Status Read(uint32_t tensor, const Box& box, std::vector<std::byte>& bytes) {
+  Status Read(const TensorBox& block, std::vector<std::byte>& bytes) {
+    const auto& [tensor, box] = block;
     bytes.resize(box.Volume() * SizeOf(catalog_.tensors[tensor].dtype));
     CAIRN_RETURN_IF_ERROR(step_.ReadBox(tensor, box, bytes));
     report_.bytes_checked += bytes.size();

@@ -23,7 +23,8 @@ Result<double> MeasureReading(CheckpointSource& source) {
   if (bytes == 0) return 1e9;  // only huge tensors, or none
   const Stopwatch watch;
   CAIRN_RETURN_IF_ERROR(
-      StreamPart(source, sample, BlockBytesFor(kDefaultMaxMemory), [](const Block&) { return OkStatus(); }));
+      StreamPart(source, BlocksOf(source.catalog(), EachAlone(sample), BlockBytesFor(kDefaultMaxMemory)),
+                 [](const Block&) { return OkStatus(); }));
   return static_cast<double>(bytes) / std::max(watch.Seconds(), 1e-9);
 }
 

@@ -70,6 +70,18 @@ TEST(BlockCursorTest, AScalarHasOneBlockAndAnEmptyTensorNone) {
   EXPECT_TRUE(BlocksOf({3, 0}, 7).empty());
 }
 
+TEST(BlocksOf, TheTensorsOfASetComeByTurns) {
+  TensorTable table;
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF32, Dtype::kBF16})
+    table.tensors.push_back({{.name = "t", .shape = {5, 2}}, Role::kWeight, dtype});
+  BoxSequence blocks = BlocksOf(table, {{2, 1}, {0}}, 16);
+  const BoxSequence again = blocks;  // a copy starts from the beginning
+  std::vector<std::pair<uint32_t, uint64_t>> found;
+  while (const auto block = blocks()) found.emplace_back(block->tensor, block->box.offset[0]);
+  EXPECT_EQ(found, (decltype(found){{2, 0}, {1, 0}, {2, 2}, {1, 2}, {2, 4}, {1, 4}, {0, 0}, {0, 4}}));
+  EXPECT_EQ(BoxSequence(again)()->tensor, 2);
+}
+
 class StreamBlocksTest : public testing::Test {
  protected:
   void SetUp() override {
