@@ -52,6 +52,9 @@ struct StoredTarget {
   // The `file` of an extent is a storage, its offset is in that; elements between extents are in no file.
   std::vector<StoredArray> arrays;
   std::vector<ArrayPart> parts;
+  // Arrays whose last axis has one index of each of these tensors, which are to be written block by block in
+  // turns: in memory they become whole rows.
+  std::map<uint32_t, std::vector<uint32_t>> by_turns;
   std::vector<TargetConstant> constants;
 
   uint64_t bytes() const;

@@ -1,5 +1,6 @@
 // A block is cut with the parts of its tensor, each of those into runs of an array, and these into stretches
-// of storages. An array that has begun has a stream, which holds what continues at one place: a write buffer
+// of storages. Where tensors take turns in the columns of an array, their blocks are first joined to whole
+// rows. An array that has begun has a stream, which holds what continues at one place: a write buffer
 // and a CRC. It ends with the array's last element, because a tensor of experts may be thousands of arrays.
 // When the run ends, its CRC is added for its place in the storage, so runs may come in any order. A
 // container that is complete gets its frame: constants and the bytes around the storages, which hold the
@@ -73,12 +74,44 @@ Status StoredWriter::Write(const Block& block) {
   Status status;
   for (const auto& [part, common] : parts_.Meet(block.tensor, block.box)) {
     const Box array = Box::Whole(target_.arrays[part.array].shape);
-    transposer_.MapRuns(part, common, block.box, block.bytes, array,
-                        [&, index = part.array](uint64_t to, std::span<const std::byte> bytes) {
-                          if (status.ok()) status = WriteRun(index, to, bytes);
-                        });
+    const auto write = [&, index = part.array](uint64_t to, std::span<const std::byte> bytes) {
+      if (status.ok()) status = WriteRun(index, to, bytes);
+    };
+    if (!target_.by_turns.contains(part.array)) {
+      transposer_.MapRuns(part, common, block.box, block.bytes, array, write);
+    } else if (const Box all = AllTurns(part, common); auto joined = Join(part, common, all, block)) {
+      transposer_.MapRuns({all, all}, all, all, *joined, array, write);
+      spare_ = std::move(*joined);
+    }
   }
   return status;
+}
+
+// The box of the array in which `common` is one of the turns.
+Box StoredWriter::AllTurns(const ArrayPart& part, const Box& common) const {
+  Box all = part.ToArray(common);
+  const int last = all.rank() - 1;
+  all.offset[last] = 0;
+  all.extent[last] = target_.arrays[part.array].shape[last];
+  return all;
+}
+
+// Puts one turn among the others. Returns all of them with the last one.
+std::optional<std::vector<std::byte>> StoredWriter::Join(const ArrayPart& part, const Box& common,
+                                                         const Box& all, const Block& block) {
+  const StoredArray& array = target_.arrays[part.array];
+  const auto joined = joined_.try_emplace({part.array, FlatIndex(Box::Whole(array.shape), all.offset)}).first;
+  auto& [bytes, left] = joined->second;
+  if (left == 0) {
+    bytes = std::move(spare_);
+    bytes.resize(all.Volume() * SizeOf(array.dtype));
+    left = all.extent[all.rank() - 1];
+  }
+  BoxTransposer::Put(part, common, block.box, block.bytes, all, bytes);
+  if (--left > 0) return std::nullopt;
+  auto whole = std::move(bytes);
+  joined_.erase(joined);
+  return whole;
 }
 
 // Writes elements of an array, from `element` on, to their storages. Elements outside every extent are

@@ -4,6 +4,7 @@
 // the CRC of each storage is summed on the way.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -54,6 +55,9 @@ class StoredWriter final : public BlockTarget {
         parts_(target.parts),
         streams_(target.arrays.size()) {}
   Status Open(WriteRing& ring, Direct direct);
+  Box AllTurns(const ArrayPart& part, const Box& common) const;
+  std::optional<std::vector<std::byte>> Join(const ArrayPart& part, const Box& common, const Box& all,
+                                             const Block& block);
   Status WriteRun(uint32_t array, uint64_t element, std::span<const std::byte> bytes);
   Status Put(Stream& stream, uint32_t storage, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);
@@ -89,6 +93,12 @@ class StoredWriter final : public BlockTarget {
   std::vector<uint32_t> active_;                   // those arrays
   std::vector<std::unique_ptr<Stream>> idle_;
   BoxTransposer transposer_;
+  struct Joined {
+    std::vector<std::byte> bytes;
+    uint64_t left = 0;  // turns that are to come
+  };
+  std::map<std::pair<uint32_t, uint64_t>, Joined> joined_;  // by array and first element
+  std::vector<std::byte> spare_;                            // of the last one
   Digest source_{};
   double quantization_error_ = 0;
 };

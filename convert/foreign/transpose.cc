@@ -8,8 +8,8 @@ namespace {
 
 constexpr uint64_t kTile = 32;  // rows and columns of a tile: both sides stay in the first-level cache
 
-// Elements of T from two loops, of which the rows are one after another in `out`. Each tile is copied first:
-// the rows of a matrix whose width is a power of two would push each other out of the cache.
+// Elements of T from two loops. Each tile is copied first: the rows of a matrix whose width is a power of two
+// would push each other out of the cache.
 template <typename T>
 void TransposeAs(const std::byte* in, const Loop& columns, const Loop& rows, std::byte* out) {
   T tile[kTile][kTile];
@@ -20,8 +20,14 @@ void TransposeAs(const std::byte* in, const Loop& columns, const Loop& rows, std
         for (uint64_t c = 0; c < c1; ++c)
           std::memcpy(&tile[c][r],
                       in + ((r0 + r) * rows.in_tensor + (c0 + c) * columns.in_tensor) * sizeof(T), sizeof(T));
-      for (uint64_t c = 0; c < c1; ++c)
-        std::memcpy(out + ((c0 + c) * columns.in_array + r0) * sizeof(T), tile[c], r1 * sizeof(T));
+      for (uint64_t c = 0; c < c1; ++c) {
+        std::byte* to = out + ((c0 + c) * columns.in_array + r0 * rows.in_array) * sizeof(T);
+        if (rows.in_array == 1)
+          std::memcpy(to, tile[c], r1 * sizeof(T));
+        else
+          for (uint64_t r = 0; r < r1; ++r, to += rows.in_array * sizeof(T))
+            std::memcpy(to, &tile[c][r], sizeof(T));
+      }
     }
 }
 
@@ -42,19 +48,17 @@ void Transpose(const std::byte* in, const Loop& columns, const Loop& rows, uint6
 }  // namespace
 
 // The innermost loop is transposed with the one whose elements lie nearest to each other in `bytes`.
-std::span<const std::byte> BoxTransposer::InOrder(BoxLoops of, std::span<const std::byte> bytes,
-                                                  uint64_t size) {
-  uint64_t total = size;
-  for (const Loop& loop : of.loops) total *= loop.count;
-  if (ordered_.size() < total) ordered_.resize(total);
+void BoxTransposer::Put(const BoxMap& map, const Box& common, const Box& have,
+                        std::span<const std::byte> bytes, const Box& target, std::span<std::byte> array) {
+  const uint64_t size = bytes.size() / have.Volume();
+  BoxLoops of = LoopsOf(map, common, have, target);
   const auto nearest = std::ranges::min_element(of.loops, {}, &Loop::in_tensor);
   const Loop rows = of.loops.back(), columns = &*nearest == &of.loops.back() ? Loop{} : *nearest;
   of.loops.pop_back();
   if (columns.count > 1) of.loops.erase(nearest);
   ForEach(of.loops, of.in_array, of.in_tensor, [&](uint64_t to, uint64_t from) {
-    Transpose(bytes.data() + from * size, columns, rows, size, ordered_.data() + to * size);
+    Transpose(bytes.data() + from * size, columns, rows, size, array.data() + to * size);
   });
-  return std::span(ordered_).first(total);
 }
 
 }  // namespace cairn

@@ -2,6 +2,7 @@
 // transpose of what lies in another order.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,6 +15,10 @@ namespace cairn {
 // Maps boxes, one after another, in its own memory.
 class BoxTransposer {
  public:
+  // Puts the elements of `common` to their places in `array`, the bytes of `target`; the rest as below.
+  static void Put(const BoxMap& map, const Box& common, const Box& have, std::span<const std::byte> bytes,
+                  const Box& target, std::span<std::byte> array);
+
   // Calls `visit(at, run)` for the stretches that `common` is in `target`, a box of the array of `map`, in
   // its row-major order: elements from number `at` on. `bytes` are those of the tensor's box `have`, which
   // contains `common`.
@@ -24,7 +29,9 @@ class BoxTransposer {
     BoxLoops of = LoopsOf(map, common, have, target);
     if (of.loops.back().in_tensor != 1) {
       const Box place = map.ToArray(common);
-      bytes = InOrder(LoopsOf(map, common, have, place), bytes, size);
+      ordered_.resize(std::max(ordered_.size(), common.Volume() * size));
+      Put(map, common, have, bytes, place, ordered_);
+      bytes = std::span(ordered_).first(common.Volume() * size);
       of = LoopsOf({place, place}, place, place, target);
     }
     std::span<const Loop> loops = of.loops;
@@ -38,9 +45,6 @@ class BoxTransposer {
   }
 
  private:
-  // The elements of these loops, of `size` bytes each, one after another. Valid until the next call.
-  std::span<const std::byte> InOrder(BoxLoops of, std::span<const std::byte> bytes, uint64_t size);
-
   std::vector<std::byte> ordered_;
 };
 

@@ -36,7 +36,8 @@ std::set<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors, const Maste
 
 TensorStream::TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors,
                            uint64_t block_bytes, const CastOptions& options, bool compare_masters,
-                           std::function<void(uint64_t)> advance)
+                           std::function<void(uint64_t)> advance,
+                           const std::map<uint32_t, std::vector<uint32_t>>& by_turns)
     : source_(source),
       tensors_(tensors),
       block_bytes_(block_bytes),
@@ -48,6 +49,9 @@ TensorStream::TensorStream(CheckpointSource& source, const std::vector<WrittenTe
     sums_.emplace_back(tensor.entry);
     source_sums_.try_emplace(tensor.source, TensorFingerprint(source_.catalog().tensors[tensor.source]));
   }
+  for (const auto& [number, set] : by_turns)
+    for (const uint32_t tensor : set)
+      first_of_.try_emplace(tensors_[tensor].source, FirstOf(tensors_[set[0]].source));
 }
 
 Status TensorStream::RunAll(BlockTarget& target) {
@@ -64,14 +68,16 @@ Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target)
     const auto other = masters_ ? masters_->OtherOf(from) : std::nullopt;
     if (other && !compared_.contains(*other)) written[*other];
   }
-  std::vector<uint32_t> order;
-  for (const auto& [tensor, from_it] : written) order.push_back(tensor);
+  std::map<uint32_t, std::vector<uint32_t>> sets;  // of those that come in turns, by the first
+  for (const auto& [tensor, from_it] : written) sets[FirstOf(tensor)].push_back(tensor);
+  std::vector<std::vector<uint32_t>> order;
+  for (auto& [first, set] : sets) order.push_back(std::move(set));
   std::optional<uint32_t> current;
   CAIRN_RETURN_IF_ERROR(StreamPart(
-      source_, BlocksOf(source_.catalog(), EachAlone(order), block_bytes_),
+      source_, BlocksOf(source_.catalog(), std::move(order), block_bytes_),
       [&](const Block& block) -> Status {
-        if (current && *current != block.tensor) CAIRN_RETURN_IF_ERROR(target.EndTensors());
-        current = block.tensor;
+        if (current && *current != FirstOf(block.tensor)) CAIRN_RETURN_IF_ERROR(target.EndTensors());
+        current = FirstOf(block.tensor);
         if (masters_ && !compared_.contains(block.tensor) && !IsSummedWeight(block.tensor))
           masters_->Add(block);
         return WriteBlock(block, written.at(block.tensor), target);
@@ -80,7 +86,7 @@ Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target)
         const auto sum = source_sums_.find(block.tensor);
         if (sum != source_sums_.end() && !sum->second.complete) sum->second.sum.Add(block.begin, block.bytes);
       }));
-  for (const uint32_t tensor : order) {
+  for (const auto& [tensor, from_it] : written) {
     if (const auto sum = source_sums_.find(tensor); sum != source_sums_.end()) sum->second.complete = true;
     if (masters_ && IsSummedWeight(tensor)) masters_->SetSum(tensor, source_sums_.at(tensor).sum);
     compared_.insert(tensor);

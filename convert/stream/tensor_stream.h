@@ -34,7 +34,7 @@ class BlockTarget {
  public:
   virtual ~BlockTarget() = default;
   // The next block of written tensor `block.tensor`, in row-major order, tensor after tensor. Tensors that
-  // are written from the same source tensor come one after another.
+  // are written from the same source tensor come in turns, and so do others that are to.
   virtual Status Write(const Block& block) = 0;
   // The tensors so far are whole.
   virtual Status EndTensors() { return OkStatus(); }
@@ -63,9 +63,11 @@ class TensorStream {
  public:
   // `source` and `tensors` must outlive the stream. `block_bytes`: of the source at a time. `advance` gets
   // the bytes of each block as they are read; may be empty. `compare_masters`: reads the weight with each
-  // master, and the master with each weight, and compares them.
+  // master, and the master with each weight, and compares them. `by_turns`: sets of tensors of one shape that
+  // come in turns, block by block.
   TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors, uint64_t block_bytes,
-               const CastOptions& options, bool compare_masters, std::function<void(uint64_t)> advance);
+               const CastOptions& options, bool compare_masters, std::function<void(uint64_t)> advance,
+               const std::map<uint32_t, std::vector<uint32_t>>& by_turns = {});
 
   // Streams some of the tensors, by their numbers, in the order of the source. Errors: those of reading
   // and of `target`; InvalidArgument naming a tensor that overflows, if that is refused.
@@ -97,6 +99,10 @@ class TensorStream {
   };
   Status WriteBlock(const Block& block, std::span<const uint32_t> tensors, BlockTarget& target);
   Status CastBlock(uint32_t tensor, const Block& block, Block& out);
+  uint32_t FirstOf(uint32_t source) const {
+    const auto found = first_of_.find(source);
+    return found == first_of_.end() ? source : found->second;
+  }
   bool IsSourceItself(uint32_t tensor) const;
   bool IsSummedWeight(uint32_t source) const {
     return source_sums_.contains(source) && source_.catalog().tensors[source].role == Role::kWeight;
@@ -107,6 +113,7 @@ class TensorStream {
   const uint64_t block_bytes_;
   const CastOptions options_;
   const std::function<void(uint64_t)> advance_;
+  std::map<uint32_t, uint32_t> first_of_;  // of the set, for each tensor of the source that comes in turns
   std::optional<MasterSums> masters_;
   std::set<uint32_t> compared_;          // tensors of the source that masters_ has seen
   std::map<uint32_t, Sum> source_sums_;  // by the source's tensor

@@ -22,7 +22,7 @@ uint64_t BlockBytesOf(const Transfer& transfer) {
   const uint64_t max_memory = transfer.writer.max_memory;
   const auto* files = std::get_if<FilesTarget>(&transfer.target);
   if (files && std::ranges::any_of(files->files.parts, &ArrayPart::reorders))
-    return std::clamp(max_memory / 8, kMinTransposedBytes, kMaxTransposedBytes);
+    return std::clamp(max_memory / 16, kMinTransposedBytes, kMaxTransposedBytes);
   return BlockBytesFor(max_memory);
 }
 
@@ -118,8 +118,14 @@ class NullTarget final : public BlockTarget {
 }  // namespace
 
 TensorStream StreamOf(const Transfer& transfer, const std::function<void(uint64_t)>& advance) {
-  return {transfer.source, transfer.tensors(),       BlockBytesOf(transfer),
-          transfer.cast,   transfer.compare_masters, advance};
+  const auto* files = std::get_if<FilesTarget>(&transfer.target);
+  return {transfer.source,
+          transfer.tensors(),
+          BlockBytesOf(transfer),
+          transfer.cast,
+          transfer.compare_masters,
+          advance,
+          files ? files->files.by_turns : std::map<uint32_t, std::vector<uint32_t>>()};
 }
 
 TransferResult OutcomeOf(const Transfer& transfer, const TensorStream& stream) {

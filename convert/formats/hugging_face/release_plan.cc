@@ -59,9 +59,11 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
     for (const size_t index : cut[file]) {
       const ForeignTensor& tensor = model.tensors[index];
       const Dtype dtype = dtype_of(tensor);
-      for (const ForeignPart& part : tensor.parts)
-        target.parts.push_back(
-            {part, numbers.at(part.parameter), static_cast<uint32_t>(target.arrays.size())});
+      const auto array = static_cast<uint32_t>(target.arrays.size());
+      for (const ForeignPart& part : tensor.parts) {
+        target.parts.push_back({part, numbers.at(part.parameter), array});
+        if (tensor.seen.rank() > 0) target.by_turns[array].push_back(target.parts.back().tensor);
+      }
       const auto storage = static_cast<uint32_t>(target.storages.size());
       target.arrays.push_back(
           {tensor.name, dtype, tensor.seen_shape(), {{{0, tensor.shape.Volume()}, storage, 0}}});

@@ -41,8 +41,9 @@ struct Plan {
     catalog.parts.push_back({map, number, array});
   }
 
-  // Block after block; the values of all tensors are numbers from 1 on.
-  void Write(FileSystem& fs, const std::string& directory, uint64_t block_elements) {
+  // The values of all tensors are numbers from 1 on. Writes block after block, of each tensor by itself, or
+  // of all of them by turns.
+  void Write(FileSystem& fs, const std::string& directory, uint64_t block_elements, bool by_turns = false) {
     builder.target.parts = catalog.parts;
     const uint32_t file = builder.AddFile("data.bin");
     builder.AddBytes(file, bytes);
@@ -50,14 +51,18 @@ struct Plan {
     WriteRing ring(fs, {.buffer_bytes = kBufferBytes});
     const auto writer = StoredWriter::Create(fs, ring, directory, builder.target, Direct::kOff);
     ASSERT_TRUE(writer.ok()) << writer.status().message();
-    uint16_t value = 1;
+    std::vector<uint16_t> next{1};  // value of each tensor
+    for (const TensorEntry& tensor : catalog.tensors)
+      next.push_back(static_cast<uint16_t>(next.back() + tensor.spec.shape.Volume()));
+    const std::vector<uint32_t> all = AllTensors(catalog);
+    BoxSequence blocks =
+        BlocksOf(catalog, by_turns ? decltype(EachAlone(all)){all} : EachAlone(all), 2 * block_elements);
     const uint64_t before = AllocatedBytes();
-    for (uint32_t tensor = 0; tensor < catalog.tensors.size(); ++tensor)
-      for (BlockCursor at(catalog.tensors[tensor].spec.shape, block_elements); !at.done(); at.Advance()) {
-        std::vector<uint16_t> values(at.box().Volume());
-        for (uint16_t& each : values) each = value++;
-        ASSERT_TRUE((*writer)->Write({tensor, at.box(), 0, std::as_bytes(std::span(values))}).ok());
-      }
+    while (const auto block = blocks()) {
+      std::vector<uint16_t> values(block->box.Volume());
+      for (uint16_t& each : values) each = next[block->tensor]++;
+      ASSERT_TRUE((*writer)->Write({block->tensor, block->box, 0, std::as_bytes(std::span(values))}).ok());
+    }
     const uint64_t after = AllocatedBytes();
     held = after > before ? after - before : 0;
     ASSERT_TRUE((*writer)->EndTensors().ok());
@@ -98,7 +103,7 @@ TEST(StoredWriter, WritesAnyMapAndReadsItBack) {
 
 // Gates and ups [experts, ffn, hidden] of each layer are by turns the columns of one stack, [layers, experts,
 // hidden, 2 ffn].
-TEST(StoredWriter, WritesEveryOtherColumnOfAStack) {
+void ExpectEveryOtherColumn(bool joined, bool by_turns) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir(TempDir::Place::kMemory);
   const uint64_t layers = 2, experts = 3, ffn = 5, hidden = 7;
@@ -110,7 +115,8 @@ TEST(StoredWriter, WritesEveryOtherColumnOfAStack) {
       const Box columns{{layer, 0, 0, 0, up}, {1, experts, hidden, ffn, 1}};
       plan.AddTensor(shape, {Box::Whole(shape), columns, {3, 1, 0, 2, 4, 5, 6, 7}}, stack);
     }
-  plan.Write(fs, dir.path(), 2 * hidden);
+  if (joined) plan.builder.target.by_turns[stack] = AllTensors(plan.catalog);
+  plan.Write(fs, dir.path(), 2 * hidden, by_turns);
   plan.ExpectReadBack(fs, dir.path());
   const auto file = fs.OpenForRead(dir / "data.bin");
   std::vector<uint16_t> found(layers * experts * hidden * 2 * ffn);
@@ -120,6 +126,30 @@ TEST(StoredWriter, WritesEveryOtherColumnOfAStack) {
     const uint64_t tensor = row / hidden / experts * 2 + column % 2;
     EXPECT_EQ(found[i], 1 + ((tensor * experts + expert) * ffn + column / 2) * hidden + row % hidden);
   }
+}
+
+TEST(StoredWriter, WritesEveryOtherColumnOfAStack) { ExpectEveryOtherColumn(false, false); }
+
+TEST(StoredWriter, JoinsEveryOtherColumnInAnyOrder) {
+  ExpectEveryOtherColumn(true, false);
+  ExpectEveryOtherColumn(true, true);
+}
+
+TEST(StoredWriter, MemoryDoesNotGrowWithColumnsThatComeByTurns) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir(TempDir::Place::kMemory);
+  const uint64_t experts = 64, ffn = 96, hidden = 128;
+  const Dims shape{experts, ffn, hidden};
+  Plan plan;
+  const uint32_t array = plan.AddArray({experts, hidden, ffn, 2});
+  for (const uint64_t up : {0, 1}) {
+    const Box columns{{0, 0, 0, up}, {experts, hidden, ffn, 1}};
+    plan.AddTensor(shape, {Box::Whole(shape), columns, {3, 1, 0, 2, 4, 5, 6, 7}}, array);
+  }
+  plan.builder.target.by_turns[array] = {0, 1};
+  plan.Write(fs, dir.path(), ffn * hidden, true);
+  EXPECT_LT(plan.held, plan.bytes / 8);
+  plan.ExpectReadBack(fs, dir.path());
 }
 
 TEST(StoredWriter, MemoryDoesNotGrowWithTheExpertsOfATensor) {
