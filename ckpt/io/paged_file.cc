@@ -62,7 +62,9 @@ Status PagedFile::Append(Cursor& cursor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     uint64_t count = bytes.size();
     const bool empty = !cursor.buffer || cursor.buffer->size == 0;
-    if (empty && cursor.next % kPageBytes != 0) {
+    if (empty && waiting_.max_ == 0 && count <= kShortBytes) {
+      CAIRN_RETURN_IF_ERROR(file_->WriteAt(cursor.next, bytes));
+    } else if (empty && cursor.next % kPageBytes != 0) {
       count = std::min(count, kPageBytes - cursor.next % kPageBytes);
       CAIRN_RETURN_IF_ERROR(Patch(cursor.next, bytes.first(count)));
     } else {
@@ -111,6 +113,7 @@ Status PagedFile::Write(uint64_t offset, std::span<const std::byte> bytes) {
 
 Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
   if (bytes.empty()) return OkStatus();
+  if (waiting_.max_ == 0) return file_->WriteAt(offset, bytes);
   const uint64_t number = offset / kPageBytes;
   bool fresh = false;
   if (recent_ == pages_.end() || recent_->first != number)

@@ -19,7 +19,8 @@ namespace cairn {
 
 class PagedFile;
 
-// The waiting pages of several files: at most `max`.
+// The waiting pages of several files: at most `max`. With 0 short stretches are written as they come, which
+// no direct file takes.
 class WaitingPages {
  public:
   explicit WaitingPages(size_t max);

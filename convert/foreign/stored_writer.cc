@@ -55,7 +55,11 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
     for (const StoredExtent& extent : array.extents)
       left_[target_.storages[extent.file].container] += extent.range.size() * SizeOf(array.dtype);
   const bool transposes = std::ranges::any_of(target_.parts, &ArrayPart::reorders);
-  waiting_.emplace(transposes ? kWaitingTransposedPages : kWaitingPages);
+  const bool scatters = direct != Direct::kOn && std::ranges::any_of(target_.parts, [this](const auto& part) {
+                          return ScattersColumns(part);
+                        });
+  if (scatters) direct = Direct::kOff;
+  waiting_.emplace(scatters ? 0 : transposes ? kWaitingTransposedPages : kWaitingPages);
   // Never directory_ itself: a signal may have removed it and its mark.
   for (const TargetFile& file : target_.files) AddDirectories(file.name, directories_);
   for (const std::string& below : directories_)
@@ -85,6 +89,15 @@ Status StoredWriter::Write(const Block& block) {
     }
   }
   return status;
+}
+
+// Some columns of transposed matrices that are too large to wait for the others: short runs that lie far
+// apart. The page cache joins them.
+bool StoredWriter::ScattersColumns(const ArrayPart& part) const {
+  const StoredArray& array = target_.arrays[part.array];
+  const int last = array.shape.rank() - 1;
+  return part.reorders() && last >= 0 && part.in_array.extent[last] < array.shape[last] &&
+         !target_.by_turns.contains(part.array) && array.bytes() > kWaitingTransposedPages * kPageBytes / 2;
 }
 
 // The box of the array in which `common` is one of the turns.

@@ -55,6 +55,7 @@ class StoredWriter final : public BlockTarget {
         parts_(target.parts),
         streams_(target.arrays.size()) {}
   Status Open(WriteRing& ring, Direct direct);
+  bool ScattersColumns(const ArrayPart& part) const;
   Box AllTurns(const ArrayPart& part, const Box& common) const;
   std::optional<std::vector<std::byte>> Join(const ArrayPart& part, const Box& common, const Box& all,
                                              const Block& block);

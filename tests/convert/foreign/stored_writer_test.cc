@@ -152,6 +152,23 @@ TEST(StoredWriter, MemoryDoesNotGrowWithColumnsThatComeByTurns) {
   plan.ExpectReadBack(fs, dir.path());
 }
 
+// Gates are the left halves of the rows, ups the right ones.
+TEST(StoredWriter, MemoryDoesNotGrowWithLargeColumns) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir(TempDir::Place::kMemory);
+  const uint64_t experts = 16, ffn = 544, hidden = 1024;
+  const Dims shape{experts, ffn, hidden};
+  Plan plan;
+  const uint32_t array = plan.AddArray({experts, hidden, 2 * ffn});
+  for (const uint64_t up : {0, 1}) {
+    const Box columns{{0, up * ffn, 0}, shape};
+    plan.AddTensor(shape, BoxMap{Box::Whole(shape), columns}.Transposed(), array);
+  }
+  plan.Write(fs, dir.path(), 48 * hidden);
+  EXPECT_LT(plan.held, plan.bytes / 8);
+  plan.ExpectReadBack(fs, dir.path());
+}
+
 TEST(StoredWriter, MemoryDoesNotGrowWithTheExpertsOfATensor) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir(TempDir::Place::kMemory);
