@@ -15,7 +15,6 @@
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/stored_scan.h"
 #include "convert/foreign/stored_writer.h"
-#include "convert/formats/hugging_face/quantized_source.h"
 #include "convert/formats/systems.h"
 #include "convert/transfer/writers.h"
 
@@ -114,9 +113,8 @@ class FileWriting {
     CAIRN_RETURN_IF_ERROR(transfer_.source.CheckRead());
     TransferResult result = OutcomeOf(transfer_, stream_);
     if (result.overflowed) return result;
-    const auto& quantized = transfer_.quantized;
     CAIRN_RETURN_IF_ERROR(
-        writer->Finish(result.fingerprints.overall, quantized ? quantized->error().relative_norm() : 0));
+        writer->Finish(result.fingerprints.overall, result.quantization.error.relative_norm()));
     ring.reset();  // the proof needs its memory
     CAIRN_RETURN_IF_ERROR(Prove(*writer, partial.path()));
     if (target_.sha256sums) CAIRN_RETURN_IF_ERROR(WriteSums(partial.path()));

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "ckpt/base/sha256_sums.h"
-#include "convert/formats/hugging_face/quantized_source.h"
 #include "convert/transfer/memory_estimate.h"
 #include "convert/transfer/stage_writer.h"
 #include "convert/transfer/step_size.h"
@@ -134,9 +133,12 @@ TransferResult OutcomeOf(const Transfer& transfer, const TensorStream& stream) {
                         .tensors = stream.Counts(transfer.reported),
                         .notes = transfer.notes,
                         .left_behind = transfer.left_behind,
-                        .fingerprints = transfer.quantized ? transfer.quantized->SourceFingerprints()
-                                                           : stream.SourceFingerprints(),
+                        .fingerprints = stream.SourceFingerprints(),
                         .bytes_read = transfer.source.bytes_read()};
+  if (transfer.quantization) {
+    result.quantization = transfer.quantization();
+    result.fingerprints = result.quantization.source;
+  }
   return result;
 }
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,12 +17,11 @@
 #include "ckpt/step/seal.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/stored_target.h"
+#include "convert/stream/quantization.h"
 #include "convert/stream/step_plan.h"
 #include "convert/stream/tensor_stream.h"
 
 namespace cairn {
-
-class QuantizedSource;
 
 struct WriterOptions {
   // For the whole job, apart from the program itself: half of it for the reader's cache, a quarter for write
@@ -71,6 +69,7 @@ struct TransferResult {
   std::vector<std::string> notes;           // about the result, for its user
   std::vector<std::string> left_behind;     // values of the source that it lacks (account.h)
   Fingerprints fingerprints;                // of the source's tensors that were read
+  Quantization quantization = {};           // of weights that were quantized on the way
   uint64_t bytes_read = 0;                  // of the source, by all ranks
   uint64_t bytes_written = 0;               // of all files
   uint64_t bytes_resumed = 0;               // of tensors that an earlier run had written; by this rank
@@ -86,7 +85,7 @@ struct Transfer {
   size_t reported = 0;           // tensors whose counts the result has
   std::vector<std::string> notes;
   std::vector<std::string> left_behind;        // values of the source that the result lacks
-  std::shared_ptr<QuantizedSource> quantized;  // the source, if it quantizes another one
+  std::function<Quantization()> quantization;  // if the source quantizes another one, which it owns
   std::function<void(uint64_t)> progress =
       {};  // gets the bytes of TransferCost::moved_bytes done; one at a time
 

@@ -206,7 +206,7 @@ Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options
   CheckpointSource& read = quantized ? *quantized : source;
   Transfer transfer(read, std::move(target), options.writer);
   transfer.left_behind = std::move(left_behind);
-  transfer.quantized = std::move(quantized);
+  if (quantized) transfer.quantization = [quantized] { return quantized->Outcome(); };
   transfer.cast.on_overflow = options.on_overflow;
   transfer.reported = plan.parameters;
   transfer.notes = std::move(plan.notes);

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "ckpt/base/proc_memory.h"
-#include "convert/formats/hugging_face/quantized_source.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"
@@ -43,15 +42,14 @@ ordered_json ToJson(const CastCounts& counts) {
           {"nonfinite", counts.nonfinite}};
 }
 
-ordered_json ToJson(const QuantizedSource& quantized) {
-  return {
-      {"weights", quantized.quantized()},
-      {"relative_norm", quantized.error().relative_norm()},
-      {"of_largest_in_block", quantized.error().of_largest},
-      {"worst", {{"name", quantized.worst_name()}, {"relative_norm", quantized.worst().relative_norm()}}}};
+ordered_json ToJson(const Quantization& quantized) {
+  return {{"weights", quantized.weights},
+          {"relative_norm", quantized.error.relative_norm()},
+          {"of_largest_in_block", quantized.error.of_largest},
+          {"worst", {{"name", quantized.worst_name}, {"relative_norm", quantized.worst.relative_norm()}}}};
 }
 
-ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done, const QuantizedSource* quantized) {
+ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done) {
   const CheckpointSource& source = opened.source();
   const TransferResult& result = done.result;
   ordered_json tensors = ordered_json::array();
@@ -69,7 +67,7 @@ ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done, const
                 {"states_left_out", OrphanStates(source.catalog())},
                 {"total", ToJson(TotalOf(result))},
                 {"tensors", std::move(tensors)}});
-  if (quantized) facts["quantized"] = ToJson(*quantized);
+  if (result.quantization.weights > 0) facts["quantized"] = ToJson(result.quantization);
   return facts;
 }
 
@@ -99,12 +97,13 @@ void PrintLosses(const TransferResult& result) {
     fmt::print("  and {} more; --json lists all\n", lossy.size() - kListedTensors);
 }
 
-void PrintError(const QuantizedSource& quantized) {
+void PrintError(const Quantization& quantized) {
+  if (quantized.weights == 0) return;
   PrintLine(
       "{} to fp8: |W - Q| / |W| is {:.3f} %, at worst {:.3f} % ({}); each number within {:.3f} % of the "
       "largest in its block",
-      Counted(quantized.quantized(), "weight"), 100 * quantized.error().relative_norm(),
-      100 * quantized.worst().relative_norm(), quantized.worst_name(), 100 * quantized.error().of_largest);
+      Counted(quantized.weights, "weight"), 100 * quantized.error.relative_norm(),
+      100 * quantized.worst.relative_norm(), quantized.worst_name, 100 * quantized.error.of_largest);
 }
 
 // Then the fingerprint of what was read is what `cairn fingerprint SRC` prints.
@@ -118,8 +117,7 @@ std::string TypeName(const StripOptions& options) {
   return options.dtype ? std::string(Name(*options.dtype)) : "their stored types";
 }
 
-void PrintStripText(const OpenedSource& opened, const StripOptions& options, const TimedTransfer& done,
-                    const QuantizedSource* quantized) {
+void PrintStripText(const OpenedSource& opened, const StripOptions& options, const TimedTransfer& done) {
   const CheckpointSource& source = opened.source();
   const auto& [result, seconds] = done;
   if (!result.overflowed)
@@ -138,7 +136,7 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
   } else {
     fmt::print("{} elements in {}, bit for bit\n", total.elements, TypeName(options));
   }
-  if (quantized) PrintError(*quantized);
+  PrintError(result.quantization);
   if (!result.overflowed)
     PrintLine("read back and equal: {} {}",
               ReadsAll(source, result) ? "source fingerprint" : "fingerprint of the weights read",
@@ -157,11 +155,11 @@ Result<int> DryRun(Transfer transfer, const StripFlags& flags) {
   CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
   const bool json = flags.transfer.json;
   TransferResult tried;
-  if (flags.options.dtype || transfer.quantized) {
+  if (flags.options.dtype || transfer.quantization) {
     Progress progress("looking for overflows", cost.read_bytes, !json);
     transfer.progress = [&](uint64_t done) { progress.Update(done); };
     CAIRN_ASSIGN_OR_RETURN(tried, transfer.Try());
-    if (transfer.quantized && !json) PrintError(*transfer.quantized);
+    if (!json) PrintError(tried.quantization);
   }
   const uint64_t overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0;
   CAIRN_RETURN_IF_ERROR(PrintDryRun(transfer.source, cost, flags.transfer.target, json, overflowed));
@@ -226,15 +224,14 @@ Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
   (options.format->is_native() ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(source, options));
   if (flags.transfer.dry_run) return DryRun(transfer, flags);
-  const std::shared_ptr<QuantizedSource> quantized = transfer.quantized;
   RemoveOutputsAtSignals();
   CAIRN_ASSIGN_OR_RETURN(const auto done,
                          RunTransfer("writing weights", std::move(transfer), flags.transfer));
   const TransferResult& result = done->result;
   if (flags.transfer.json)
-    PrintJson(ToJson(opened, *done, quantized.get()));
+    PrintJson(ToJson(opened, *done));
   else
-    PrintStripText(opened, options, *done, quantized.get());
+    PrintStripText(opened, options, *done);
   if (!result.overflowed) {
     for (const std::string& note : result.notes) PrintProblem("note: " + note);
     if (options.format->has_tokenizer && !HasTokenizer(options.copies))

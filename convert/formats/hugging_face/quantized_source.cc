@@ -141,7 +141,7 @@ Result<std::shared_ptr<QuantizedSource>> QuantizedSource::Of(CheckpointSource& s
       as_stored.back().entry.dtype = weight_of.at(tensor.parts[0].parameter)->entry.dtype;
   }
   if (quantized.empty()) return InvalidArgument("{}: --keep-fp32 leaves nothing to quantize", source.name());
-  made->quantized_ = quantized.size() / 2;
+  made->outcome_.weights = quantized.size() / 2;
   made->regions_.emplace(made->parts_, source);
   model.tensors = CanonicalModel(made->catalog_.Parameters()).tensors;
   json config = json::parse(model.files.at("config.json"));
@@ -256,12 +256,13 @@ Status QuantizedSource::QuantizeRow(uint32_t tensor, uint64_t row) {
 }
 
 void QuantizedSource::AddError(const std::string& weight) {
-  total_.squares += error_.squares;
-  total_.squares_of_difference += error_.squares_of_difference;
-  total_.of_largest = std::max(total_.of_largest, error_.of_largest);
-  if (!worst_name_.empty() && error_.relative_norm() <= worst_.relative_norm()) return;
-  worst_ = error_;
-  worst_name_ = weight;
+  auto& [weights, total, worst, worst_name, source] = outcome_;
+  total.squares += error_.squares;
+  total.squares_of_difference += error_.squares_of_difference;
+  total.of_largest = std::max(total.of_largest, error_.of_largest);
+  if (!worst_name.empty() && error_.relative_norm() <= worst.relative_norm()) return;
+  worst = error_;
+  worst_name = weight;
 }
 
 // Whole rows of blocks, which their first box reads; scales come without reading.
@@ -281,13 +282,15 @@ void QuantizedSource::ReadAhead(BoxSequence next) {
   });
 }
 
-Fingerprints QuantizedSource::SourceFingerprints() const {
+Quantization QuantizedSource::Outcome() const {
   std::vector<NamedFingerprint> tensors;
   for (const auto& [tensor, sum] : sums_) {
     const TensorEntry& entry = source_->catalog().tensors[tensor];
     tensors.push_back({DisplayName(entry), sum.Finish(entry)});
   }
-  return Combine(std::move(tensors));
+  Quantization outcome = outcome_;
+  outcome.source = Combine(std::move(tensors));
+  return outcome;
 }
 
 }  // namespace cairn

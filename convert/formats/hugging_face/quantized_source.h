@@ -6,12 +6,10 @@
 // the source, before any cast.
 #pragma once
 
-#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -19,17 +17,10 @@
 #include "convert/foreign/foreign_source.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/stream/fingerprint.h"
+#include "convert/stream/quantization.h"
 #include "convert/stream/tensor_stream.h"
 
 namespace cairn {
-
-// The distance of weights that were quantized from those of the source.
-struct QuantizationError {
-  double squares = 0, squares_of_difference = 0;
-  double of_largest = 0;  // the largest difference, as a part of the largest magnitude in its block
-  // |W - Q| / |W|, L2.
-  double relative_norm() const { return squares > 0 ? std::sqrt(squares_of_difference / squares) : 0; }
-};
 
 class QuantizedSource final : public SourceOverAnother {
  public:
@@ -48,13 +39,9 @@ class QuantizedSource final : public SourceOverAnother {
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
   void ReadAhead(BoxSequence next) override;
 
-  size_t quantized() const { return quantized_; }  // weights
-  // The errors of all weights that were read so far, and of the worst one, with its name.
-  const QuantizationError& error() const { return total_; }
-  const QuantizationError& worst() const { return worst_; }
-  const std::string& worst_name() const { return worst_name_; }
-  // The fingerprints of the source's tensors, once they were read.
-  Fingerprints SourceFingerprints() const;
+  // Once its tensors were read.
+  Quantization Outcome() const;
+  size_t quantized() const { return outcome_.weights; }
 
  private:
   enum class Kind { kAsStored, kValues, kScales };  // the scales of a weight follow its values
@@ -74,7 +61,7 @@ class QuantizedSource final : public SourceOverAnother {
   std::vector<Kind> kinds_;       // of each tensor
   std::optional<PartRegions> regions_;
   std::map<uint32_t, TensorFingerprint> sums_;  // of the source's tensors, as far as they were read
-  size_t quantized_ = 0;
+  Quantization outcome_;
 
   // The row of blocks that was quantized last, and the scales of its weight so far.
   std::optional<uint32_t> tensor_;
@@ -82,8 +69,7 @@ class QuantizedSource final : public SourceOverAnother {
   uint64_t rows_done_ = 0;  // in order
   std::vector<std::byte> stored_, values_;
   std::vector<float> numbers_, scales_;
-  QuantizationError error_, total_, worst_;  // error_: of the weight
-  std::string worst_name_;
+  QuantizationError error_;  // of the weight
 };
 
 }  // namespace cairn
