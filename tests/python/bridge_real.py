@@ -73,6 +73,7 @@ import megatron_cases  # noqa: E402 - it sets some of the same
 import megatron_trainer  # noqa: E402
 from megatron.bridge.models.gpt_provider import GPTModelProvider  # noqa: E402
 from megatron.bridge.training import config, gpt_step, setup  # noqa: E402
+from megatron.bridge.training import initialize as bridge_initialize  # noqa: E402
 from megatron.bridge.training import pretrain as pretrain_module  # noqa: E402
 from megatron.bridge.training import train as loop  # noqa: E402
 from megatron.bridge.training.config import CheckpointConfig  # noqa: E402
@@ -84,6 +85,7 @@ without_gpu()
 megatron_trainer.OnCpu().__enter__()  # here, so that it holds in the processes, too, that Megatron starts beside a rank
 TRACKER = "latest_checkpointed_iteration.txt"
 ITERATIONS, POSITIONS = 6, 16
+EXPERTS = int(os.environ.get("BRIDGE_EXPERTS", 0)) or None
 
 
 def model():
@@ -99,7 +101,10 @@ def model():
         position_embedding_type="rope",
         attention_dropout=0.0,
         hidden_dropout=0.0,
-        transformer_layer_spec=get_gpt_layer_local_spec(normalization="LayerNorm"),
+        transformer_layer_spec=get_gpt_layer_local_spec(num_experts=EXPERTS, normalization="LayerNorm"),
+        num_moe_experts=EXPERTS,
+        expert_model_parallel_size=2 if EXPERTS else 1,
+        moe_token_dispatcher_type="allgather",
         bf16=True,
         params_dtype=torch.bfloat16,
         pipeline_dtype=torch.bfloat16,
@@ -162,6 +167,7 @@ def replace(kept, first):
         kept.update(model=model, optimizer=optimizer)
         return train(forward_step, model, optimizer, *args, **named)
 
+    bridge_initialize.compile_helpers = lambda: None  # the wheel has them built, and no Makefile
     setup.initialize_megatron, setup.set_jit_fusion_options = initialized, lambda *_: None
     loop.train_step, pretrain_module.train = stepped, trained
 

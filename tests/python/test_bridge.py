@@ -1,8 +1,9 @@
 """`cairn.bridge`: trainings that Megatron Bridge saves through its manager continue bit by bit, also from Bridge's own checkpoints.
 
-PyPI has no Megatron Bridge with a manager, so the cases run over a stand-in of the seam, bridge_stand_in.py. With the real one they run where
-CAIRN_BRIDGE_SOURCE names the directories that Python imports it from, separated by colons: `src` of Megatron-Bridge, the Megatron-LM that it
-pins, and whatever else they import. The ranks' whole training is then Bridge's `pretrain`, on the CPU (bridge_real.py).
+Megatron Bridge with a manager is installed for Python 3.12 alone, with packages for GPUs, so the cases run over a stand-in of the seam,
+bridge_stand_in.py. With the real one they run where CAIRN_BRIDGE_SOURCE names the directories that Python imports it from, separated by
+colons: Megatron-Bridge (its `src`, or its wheel unpacked), the Megatron-LM that it pins, and whatever else they import. The ranks' whole
+training is then Bridge's `pretrain`, on the CPU (bridge_real.py); with BRIDGE_EXPERTS=4 that of a mixture at EP 2.
 """
 
 import os
