@@ -13,7 +13,7 @@ namespace cairn {
 struct ExpandedModel {
   std::vector<ParameterSpec> parameters;  // in the trainer's order
   std::vector<ForeignTensor> tensors;     // in the order of the other system's state dict
-  size_t weights = 0;  // so many of them, from the first one on; the others are states of the optimizer alone
+  size_t weights = 0;  // how many of these, the first ones, are not states of the optimizer
 };
 
 // The tensors of files, or of a state dict.
