@@ -146,7 +146,7 @@ def optimizer_of(model, spec):
 
 
 class Training:
-    def __init__(self, ddp, chain, batches, lr):
+    def __init__(self, ddp, chain, batches, lr=0.02):
         self.ddp, self.chain, self.batches, self.done = ddp, chain, batches, 0
         ddp.module.config.finalize_model_grads_func = finalize_model_grads
         self.schedule = OptimizerParamScheduler(

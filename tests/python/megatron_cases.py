@@ -185,7 +185,7 @@ class Mixture:
         model = mixtures.build(rank, self.spec, self.args, free_port(rank, f"{directory}/port-{job}"))
         trainer.OnCpu().__enter__()
         batches = torch.randint(64, (6, 8, 9), generator=torch.Generator().manual_seed(3))
-        self.training = mixtures.Training(*mixtures.optimizer_of(model, True), batches)
+        self.training = mixtures.Training(*mixtures.optimizer_of(model, self.spec), batches)
 
     def sharded(self, is_loading):
         return self.of.sharded(self.training.ddp.module, self.training.chain, self.of.metadata_of(self.spec), is_loading)
