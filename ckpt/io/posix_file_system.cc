@@ -12,6 +12,7 @@
 #include <shared_mutex>
 
 #include "ckpt/base/posix_error.h"
+#include "ckpt/base/unix_nanoseconds.h"
 #include "ckpt/io/file_system.h"
 
 namespace cairn {
@@ -144,7 +145,7 @@ FileInfo InfoOf(const struct stat& st) {
                         : S_ISDIR(st.st_mode) ? FileKind::kDirectory
                         : S_ISLNK(st.st_mode) ? FileKind::kLink
                                               : FileKind::kOther;
-  const auto nanoseconds = [](const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
+  const auto nanoseconds = [](const timespec& at) { return UnixNanoseconds(at.tv_sec, at.tv_nsec); };
   return {.kind = kind,
           .bytes = static_cast<uint64_t>(st.st_size),
           .modified_unix_seconds = st.st_mtim.tv_sec,

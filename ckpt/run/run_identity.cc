@@ -14,6 +14,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/base/posix_error.h"
+#include "ckpt/base/unix_nanoseconds.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
@@ -98,7 +99,7 @@ Result<DirectoryFacts> FactsOfDirectory(const std::string& path) {
   if (::statx(AT_FDCWD, path.c_str(), 0, STATX_INO | STATX_BTIME, &st) != 0)
     return PosixError("find", path, errno);
   const bool born = (st.stx_mask & STATX_BTIME) != 0;
-  return DirectoryFacts{st.stx_ino, born ? st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec : 0};
+  return DirectoryFacts{st.stx_ino, born ? UnixNanoseconds(st.stx_btime.tv_sec, st.stx_btime.tv_nsec) : 0};
 }
 
 std::vector<std::string> RunsNamedAt(FileSystem& fs, const std::string& run_dir) {

@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "ckpt/base/sha256.h"
+#include "ckpt/base/unix_nanoseconds.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/verify.h"
 #include "tools/archive/tar/tar_index.h"
@@ -103,7 +104,7 @@ class Lister {
     if (file.kind == EntryKind::kLink) file.facts.mode = 0777;  // a link has none of its own
     file.device = st.st_dev;
     file.inode = st.st_ino;
-    file.changed_unix_nanoseconds = st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec;
+    file.changed_unix_nanoseconds = UnixNanoseconds(st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
     if (file.kind == EntryKind::kFile)
       file.info = {.bytes = static_cast<uint64_t>(st.st_size),
                    .modified_unix_seconds = st.st_mtim.tv_sec,
