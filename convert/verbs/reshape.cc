@@ -38,9 +38,10 @@ Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
 }  // namespace
 
 Result<StepPlan> PlanShards(const CheckpointSource& source, const ReshapeOptions& options) {
-  const std::string family = FamilyWithoutTable(source.manifest().model);
-  if (const Status known = CheckKnownCuts(source, options.target); !known.ok())
+  if (const Status known = CheckKnownCuts(source, options.target); !known.ok()) {
+    const std::string family = FamilyWithoutTable(source.manifest().model);
     return family.empty() ? known : known.WithContext(fmt::format("the family {} is unknown", family));
+  }
   return StepPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
 }
 

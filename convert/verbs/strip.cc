@@ -195,9 +195,10 @@ Status CheckQuantize(const StripOptions& options) {
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckQuantize(options));
   CAIRN_ASSIGN_OR_RETURN(WeightsPlan plan, PlanWeights(source, options));
-  std::vector<std::string> left_behind = ValuesLeftBehind(source, plan.weights);
+  std::vector<std::string> left_behind;  // by a quantized source
   std::shared_ptr<QuantizedSource> quantized;
   if (options.quantize) {
+    left_behind = ValuesLeftBehind(source, plan.weights);
     CAIRN_ASSIGN_OR_RETURN(quantized, QuantizedSource::Of(source, plan.kept, plan.model, plan.weights));
     plan.parameters = plan.weights.size() - 2 * quantized->quantized();
   }
@@ -205,8 +206,10 @@ Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options
                                                                   : PlanFiles(source, plan, options));
   CheckpointSource& read = quantized ? *quantized : source;
   Transfer transfer(read, std::move(target), options.writer);
-  transfer.left_behind = std::move(left_behind);
-  if (quantized) transfer.quantization = [quantized] { return quantized->Outcome(); };
+  if (quantized) {
+    transfer.left_behind = std::move(left_behind);
+    transfer.quantization = [quantized] { return quantized->Outcome(); };
+  }
   transfer.cast.on_overflow = options.on_overflow;
   transfer.reported = plan.parameters;
   transfer.notes = std::move(plan.notes);

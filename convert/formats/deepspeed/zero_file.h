@@ -13,7 +13,7 @@ namespace cairn {
 // Null if the file holds none.
 const PyValue* ZeroOptimizerOf(const TorchFile& shard);
 int ZeroStageOf(const PyValue& optimizer);
-// The optimizer's own state of a group: its moments and the number of its updates; null if there is none.
+// The moments and the number of updates of a group; null if it has no state.
 const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group);
 
 // Over how many ranks each group is cut; one number if the file has one for all. Errors: Corrupt.

@@ -74,7 +74,7 @@ class ZeroReader {
         masters_alone_(masters_alone),
         in_blocks_(IsConfigured(ranks.root(), "use_data_before_expert_parallelism")),
         round_robin_(MegatronState(ranks.root()).contains("round_robin_gradients")),
-        experts_(CountExperts(ranks)),
+        experts_(ranks.files.experts.empty() ? ExpertCounts() : CountExperts(ranks)),
         builder_(ranks.builder),
         contents_(contents) {
     for (const TorchFile& shard : shards) shards_.push_back(&shard);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <array>
 #include <cstring>
 
 #include "convert/foreign/stored_source.h"
@@ -135,38 +136,40 @@ TEST(StoredWriter, JoinsEveryOtherColumnInAnyOrder) {
   ExpectEveryOtherColumn(true, true);
 }
 
-TEST(StoredWriter, MemoryDoesNotGrowWithColumnsThatComeByTurns) {
+// Two tensors of `shape`, gate and up, as columns of one array.
+void ExpectLittleHeld(Plan& plan, const Dims& shape, uint32_t array, const std::array<BoxMap, 2>& maps,
+                      uint64_t block_elements, bool by_turns) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir(TempDir::Place::kMemory);
-  const uint64_t experts = 64, ffn = 96, hidden = 128;
-  const Dims shape{experts, ffn, hidden};
-  Plan plan;
-  const uint32_t array = plan.AddArray({experts, hidden, ffn, 2});
-  for (const uint64_t up : {0, 1}) {
-    const Box columns{{0, 0, 0, up}, {experts, hidden, ffn, 1}};
-    plan.AddTensor(shape, {Box::Whole(shape), columns, {3, 1, 0, 2, 4, 5, 6, 7}}, array);
-  }
-  plan.builder.target.by_turns[array] = {0, 1};
-  plan.Write(fs, dir.path(), ffn * hidden, true);
+  for (const BoxMap& map : maps) plan.AddTensor(shape, map, array);
+  if (by_turns) plan.builder.target.by_turns[array] = {0, 1};
+  plan.Write(fs, dir.path(), block_elements, by_turns);
   EXPECT_LT(plan.held, plan.bytes / 8);
   plan.ExpectReadBack(fs, dir.path());
 }
 
+TEST(StoredWriter, MemoryDoesNotGrowWithColumnsThatComeByTurns) {
+  const uint64_t experts = 64, ffn = 96, hidden = 128;
+  const Dims shape{experts, ffn, hidden};
+  const auto columns = [&](uint64_t up) {
+    const Box box{{0, 0, 0, up}, {experts, hidden, ffn, 1}};
+    return BoxMap{Box::Whole(shape), box, {3, 1, 0, 2, 4, 5, 6, 7}};
+  };
+  Plan plan;
+  const uint32_t array = plan.AddArray({experts, hidden, ffn, 2});
+  ExpectLittleHeld(plan, shape, array, {columns(0), columns(1)}, ffn * hidden, true);
+}
+
 // Gates are the left halves of the rows, ups the right ones.
 TEST(StoredWriter, MemoryDoesNotGrowWithLargeColumns) {
-  FileSystem& fs = FileSystem::Posix();
-  const TempDir dir(TempDir::Place::kMemory);
   const uint64_t experts = 16, ffn = 544, hidden = 1024;
   const Dims shape{experts, ffn, hidden};
+  const auto columns = [&](uint64_t up) {
+    return BoxMap{Box::Whole(shape), {{0, up * ffn, 0}, shape}}.Transposed();
+  };
   Plan plan;
   const uint32_t array = plan.AddArray({experts, hidden, 2 * ffn});
-  for (const uint64_t up : {0, 1}) {
-    const Box columns{{0, up * ffn, 0}, shape};
-    plan.AddTensor(shape, BoxMap{Box::Whole(shape), columns}.Transposed(), array);
-  }
-  plan.Write(fs, dir.path(), 48 * hidden);
-  EXPECT_LT(plan.held, plan.bytes / 8);
-  plan.ExpectReadBack(fs, dir.path());
+  ExpectLittleHeld(plan, shape, array, {columns(0), columns(1)}, 48 * hidden, false);
 }
 
 TEST(StoredWriter, MemoryDoesNotGrowWithTheExpertsOfATensor) {
