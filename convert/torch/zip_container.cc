@@ -9,6 +9,8 @@
 #include <cstring>
 #include <span>
 
+#include "convert/torch/crc32_sum.h"
+
 namespace cairn {
 namespace {
 

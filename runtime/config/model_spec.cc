@@ -15,6 +15,7 @@
 #include "ckpt/families/fitting_family.h"
 #include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/model_function.h"
+#include "runtime/config/checkpoint_model.h"
 
 namespace cairn {
 namespace {

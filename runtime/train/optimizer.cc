@@ -7,6 +7,7 @@
 #include "runtime/train/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <numeric>

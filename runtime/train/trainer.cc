@@ -7,6 +7,7 @@
 #include "runtime/train/trainer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <cmath>

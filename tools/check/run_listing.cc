@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/report/config_text.h"
 #include "tools/report/numbers.h"
 
 namespace cairn {
