@@ -27,6 +27,8 @@ from transformers import TrainerCallback
 
 import cairn
 import cairn.torch
+from cairn.torch._api import fill
+from cairn.torch._layout import listed
 
 _FUNCTIONS = ("save_fsdp_model", "save_fsdp_optimizer", "load_fsdp_model", "load_fsdp_optimizer")
 _lock = threading.RLock()  # held while torch.distributed.checkpoint's names are Cairn's
@@ -142,7 +144,10 @@ def _load(state_dict: dict, storage_reader: _Place, planner: Any) -> None:
     if pathlib.Path(storage_reader, ".metadata").is_file():
         dcp.load(state_dict, storage_reader=dcp.FileSystemReader(storage_reader), planner=planner)
     else:
-        cairn.torch.load(state_dict, storage_reader)
+        planner = cairn.torch.CairnLoadPlanner()
+        fill(state_dict, storage_reader, False, planner)
+        if names := planner.unexpected_keys:
+            logger.warning("%s: not loaded, because the model lacks them: %s", storage_reader, listed(names))
 
 
 def step_of(directory: str) -> int:

@@ -4,9 +4,11 @@ accelerate shards only over GPUs: here its state says that ranks on CPUs are FSD
 """
 
 import hashlib
+import itertools
 import json
 import os
 import pathlib
+import re
 import sys
 import unittest
 
@@ -234,8 +236,13 @@ def loop(rank, world, directory):
     accelerator.save_state(f"{directory}/state_2")
     assert os.path.isdir(f"{directory}/state_2/optimizer_0/step-00000002")
     first = train(8, 16)
-    accelerator.load_state(f"{directory}/state_2")
+    with unittest.TestCase().assertNoLogs("cairn.hf"):
+        accelerator.load_state(f"{directory}/state_2")
     assert digests(model.state_dict()) == before
+    less = dict(itertools.islice(model.state_dict().items(), 3))
+    with unittest.TestCase().assertLogs("cairn.hf") as logged:  # a checkpoint of a larger model
+        cairn.hf._load({"model": less}, f"{directory}/state_2/pytorch_model_fsdp_0", None)
+    assert re.search(r"pytorch_model_fsdp_0: not loaded, .*: model\.\w+\..* and \d+ more$", logged.output[0]), logged.output
     assert train(8, 16) == first
     cairn.hf.unpatch()
     cairn.hf.unpatch()

@@ -764,6 +764,64 @@ class RoundTripTest(ProcessTest):
         self.assertTrue(torch.equal(into["m"]["b"], torch.ones(5, dtype=torch.bfloat16)))
         self.assertEqual(into["m"]["new"], 0)
 
+    def test_a_load_that_is_not_strict_names_what_is_on_one_side_only(self):
+        """The kind: values that keep what they had are named, as by torch's own load_state_dict, whatever made the two sides differ."""
+        part = lambda *sizes: torch.nn.Sequential(*(torch.nn.Linear(2, size) for size in sizes))
+        for old, new in [
+            (part(2, 2), part(2, 2, 2)),  # one layer more
+            (part(2, 2, 2), part(2, 2)),  # one less
+            (torch.nn.ModuleDict({"a": part(2)}), torch.nn.ModuleDict({"b": part(2)})),  # renamed
+            (torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2)),
+            (part(2), torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(2, 2))),  # buffers
+        ]:
+            saved = cairn.torch.save({"model": old}, self.directory, 7)
+            expected = copy.deepcopy(new).load_state_dict(old.state_dict(), strict=False)
+            with self.assertLogs("cairn.torch", "WARNING") as logged:
+                loaded = cairn.torch.load({"model": new}, saved.step_dir, strict=False)
+            self.assertEqual((loaded, loaded.step, loaded + 1), (7, 7, 8))
+            for names, found in zip(expected, (loaded.missing_keys, loaded.unexpected_keys)):
+                self.assertCountEqual(found, [f"model.{name}" for name in names])
+                for name in found:
+                    self.assertIn(name, "".join(logged.output))
+        weight = torch.nn.Parameter(torch.ones(30))
+        fresh = torch.optim.AdamW([weight])
+        saved = cairn.torch.save({"optim": fresh.state_dict(), "none": {}}, self.directory, 8)
+        weight.grad = torch.ones(30)
+        fresh.step()
+        with self.assertLogs("cairn.torch", "WARNING"):
+            loaded = cairn.torch.load({"optim": fresh.state_dict()}, saved.step_dir, strict=False)
+        self.assertEqual(loaded.missing_keys, [f"optim.state.0.{name}" for name in ("step", "exp_avg", "exp_avg_sq")])
+        self.assertEqual(loaded.unexpected_keys, ["none"])
+        self.assertIs(type(cairn.torch.load({}, saved.step_dir)), int)
+        for value in (loaded, copy.deepcopy(loaded)):
+            self.assertTrue(same(self.round_trip({"step": value}, {"step": 0}), {"step": 8}))
+
+    def test_a_state_dict_that_read_could_not_nest_is_refused(self):
+        """The kind: levels of dicts, lists and their mixes, with or without tensors, and what contains itself."""
+        itself = {}
+        itself["a"] = itself
+        for wrap, levels, leaf in [
+            (lambda value: {"a": value}, 500, torch.ones(3000)),
+            (lambda value: {"a": value}, 100, {}),
+            (lambda value: [value], 65, torch.ones(1)),
+            (lambda value: {"a": [value]}, 100, 1),
+            (lambda value: collections.OrderedDict(a=value), 70, 1),
+            (lambda value: {"a": value}, 3000, 1),
+            (lambda value: value, 1, itself),
+        ]:
+            for _ in range(levels):
+                leaf = wrap(leaf)
+            with self.assertRaisesRegex(ValueError, "levels.*make it flatter"):
+                cairn.torch.save({"m": leaf}, self.directory, 1)
+        with self.assertRaises(FileNotFoundError):
+            cairn.torch.load({}, self.directory)  # nothing was left of them
+        deep = torch.ones(3)
+        for _ in range(62):
+            deep = {"a": deep}
+        self.check({"m": deep})
+        with self.assertRaisesRegex(ValueError, "contains itself, or too many levels"):
+            cairn.torch.load(itself, self.directory)
+
     def test_unsupported_values_are_named(self):
         for value, text in [
             (torch.empty(3000, device="meta"), "model.w: a tensor on the meta device"),

@@ -8,6 +8,7 @@ docs/guide/save-from-pytorch.md.
 
 from cairn._errors import CorruptError, HelperDied, NotSupported, SaveFailed
 from cairn.torch._api import async_save, load, read, save
+from cairn.torch._loaded import Loaded
 from cairn.torch._objects import PickleRefused
 from cairn.torch._options import Options
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner, LoadMismatch
@@ -24,6 +25,7 @@ __all__ = [
     "CorruptError",
     "HelperDied",
     "LoadMismatch",
+    "Loaded",
     "NotSupported",
     "Options",
     "PickleRefused",

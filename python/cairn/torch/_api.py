@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union, overload
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn._helper import absolute
 from cairn.torch import _collector
+from cairn.torch._loaded import Loaded
 from cairn.torch._optimizers import Optimizers
 from cairn.torch._options import OnError, Options
 from cairn.torch._ownership import Experts, Replicas
@@ -112,6 +113,26 @@ def save(
     return _begin(state_dict, dir, step, options, planner, (), log=False).result()
 
 
+@overload
+def load(
+    state_dict: dict,
+    path: Path,
+    *,
+    allow_pickle: bool = ...,
+    strict: Literal[True] = ...,
+    cast: bool = ...,
+    experts: Optional[Experts] = ...,
+) -> int: ...
+@overload
+def load(
+    state_dict: dict,
+    path: Path,
+    *,
+    allow_pickle: bool = ...,
+    strict: bool,
+    cast: bool = ...,
+    experts: Optional[Experts] = ...,
+) -> Loaded: ...
 def load(
     state_dict: dict,
     path: Path,
@@ -127,13 +148,19 @@ def load(
     allow_pickle: load values that were saved as pickles; only from a source that you trust.
     strict: each name of the state dict must be in the checkpoint. The checkpoint may have more names, but a
     dict that is empty here must be empty in it: an optimizer that has not made a step has no states to fill.
+    If strict is False, values of other names stay as they are. They are logged, and the result is a Loaded.
     cast: convert tensors of another type than the saved one. Shapes must always match.
     experts: as for CairnPlanner; the mesh may have another size than that of the save.
     Raises LoadMismatch that names every mismatch, PickleRefused, FileNotFoundError, CorruptError.
     """
+    loaded = fill(state_dict, path, allow_pickle, CairnLoadPlanner(strict, cast, experts))
+    return int(loaded) if strict else loaded
+
+
+def fill(state_dict: dict, path: Path, allow_pickle: bool, planner: CairnLoadPlanner) -> Loaded:
+    """Does the work of load."""
     states = {key: _state_of(value) for key, value in state_dict.items()}
     with CairnReader(path, allow_pickle) as reader:  # as dcp.load does, without its collectives
-        planner = CairnLoadPlanner(strict, cast, experts)
         with _collector.paused():
             planner.set_up_planner(states, reader.read_metadata(), is_coordinator=True)
             reader.read_data(planner.create_local_plan(), planner)
@@ -142,7 +169,7 @@ def load(
                 value.load_state_dict(states[key])
             else:
                 state_dict[key] = states[key]
-        return reader.step
+        return Loaded(reader.step, planner.missing_keys, planner.unexpected_keys)
 
 
 def read(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:

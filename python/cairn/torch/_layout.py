@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from cairn.torch import _collector, _job, _private
 from cairn.torch._device import with_memory
 from cairn.torch._dtypes import NAME_OF
-from cairn.torch._objects import encode, encode_key, encode_tensor, is_unicode
+from cairn.torch._objects import MAX_DEPTH, encode, encode_key, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership, mesh_text
 from cairn.torch._samples import digests
 
@@ -230,14 +230,16 @@ def _warn_of(pickles: dict) -> None:
     """Warns of each name once per process. pickles: types by name."""
     if new := {name: kind for name, kind in pickles.items() if name not in _warned}:
         _warned.update(new)
-        listed = ", ".join(f"{name} (a {kind})" for name, kind in list(new.items())[:9])
-        more = f" and {len(new) - 9} more" if len(new) > 9 else ""
         logger.warning(
-            "saved as pickles; load needs allow_pickle=True: %s%s. "
+            "saved as pickles; load needs allow_pickle=True: %s. "
             "Save plain values or a state_dict() instead",
-            listed,
-            more,
+            listed([f"{name} (a {kind})" for name, kind in new.items()]),
         )
+
+
+def listed(names: list[str]) -> str:
+    """The first nine of the names, for a log."""
+    return ", ".join(names[:9]) + (f" and {len(names) - 9} more" if len(names) > 9 else "")
 
 
 def _check_size(sizes: dict) -> None:
@@ -262,6 +264,10 @@ def _described(fqn: str, data: TensorWriteData, path: list) -> dict:
 
 def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
     """Raises ValueError for a name with which the step could not be read."""
+    if len(path) > MAX_DEPTH:
+        raise ValueError(
+            f"{fqn[:99]!r}: {len(path)} levels of dicts and lists; a step holds {MAX_DEPTH}; make it flatter"
+        )
     for text in (fqn, *(part for part in path if isinstance(part, str))):
         if (of_tensor and not text) or "\0" in text or not is_unicode(text):
             raise ValueError(

@@ -21,8 +21,9 @@ import torch
 
 from cairn import _values
 from cairn._values import TAG
+from cairn.torch._loaded import Loaded
 
-_MAX_DEPTH = 64
+MAX_DEPTH = 64  # of a state dict and of a value in it
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -102,7 +103,7 @@ def _tagged(kind: str, **fields: Any) -> dict:
 
 
 def _to_json(value: Any, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise _NoJson
     if value is None or type(value) is bool:
         return value
@@ -178,6 +179,7 @@ def _name(dtype: torch.dtype) -> str:
 
 _ENCODERS: dict = {
     int: _int_to_json,
+    Loaded: lambda value, _: int(value),
     float: _float_to_json,
     str: _str_to_json,
     list: _list_to_json,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Optional
@@ -19,10 +21,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from cairn.torch import _collector, _job, _private
-from cairn.torch._layout import Layout, Recipe, check, signature_of
+from cairn.torch._layout import Layout, Recipe, check, listed, signature_of
 from cairn.torch._ownership import Experts, Ownership, Replicas, as_dtensors
 from cairn.torch._saving import Staged
 
+logger = logging.getLogger("cairn.torch")
 STAGED = "__cairn_staged__"  # the key of the value that CairnStager hands to dcp.save
 
 
@@ -65,11 +68,12 @@ class CairnPlanner(DefaultSavePlanner):
         self, state_dict: dict, storage_meta: Any = None, is_coordinator: bool = False
     ) -> None:
         self.staged = state_dict.get(STAGED)
-        super().set_up_planner({} if self.staged else state_dict, storage_meta, is_coordinator)
-        if not self.staged:
-            self.state_dict = as_dtensors(self.state_dict, self.experts)
-        if self.flatten_state_dict and not self.staged:
-            self._keep_shape_of(state_dict)
+        with _depth_of_stack():
+            super().set_up_planner({} if self.staged else state_dict, storage_meta, is_coordinator)
+            if not self.staged:
+                self.state_dict = as_dtensors(self.state_dict, self.experts)
+            if self.flatten_state_dict and not self.staged:
+                self._keep_shape_of(state_dict)
 
     def _keep_shape_of(self, state_dict: dict) -> None:
         """Keeps what flat names lose: the types of keys, and empty dicts."""
@@ -136,6 +140,8 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
     def __init__(self, strict: bool = True, cast: bool = False, experts: Optional[Experts] = None):
         super().__init__(allow_partial_load=not strict)
+        self.missing_keys: list[str] = []  # names that only the state dict has; see cairn.torch.Loaded
+        self.unexpected_keys: list[str] = []  # names that only the checkpoint has
         self.cast = cast
         self.experts = experts
 
@@ -143,13 +149,15 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False
     ) -> None:
         """As DCP's, without its first step, which replaces each value of an unknown type by None."""
-        for path, found in _dicts(state_dict):
-            if len({str(key) for key in found}) < len(found):
-                name = ".".join(map(str, path)) or "the state dict"
-                raise ValueError(f"two keys of {name} have one name: {', '.join(map(repr, found))}")
-        _leave_meta(state_dict)
+        with _depth_of_stack():
+            self._dicts = list(_dicts(state_dict))
+            for path, found in self._dicts:
+                if len({str(key) for key in found}) < len(found):
+                    name = ".".join(map(str, path)) or "the state dict"
+                    raise ValueError(f"two keys of {name} have one name: {', '.join(map(repr, found))}")
+            _leave_meta(state_dict)
+            flat, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
         self.original_state_dict = state_dict
-        flat, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
         self.state_dict = as_dtensors(flat, self.experts)
         self.metadata, self.is_coordinator = metadata, is_coordinator
 
@@ -160,11 +168,16 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         checked = (self._fault(fqn, value, saved.get(fqn)) for fqn, value in self.state_dict.items())
         faults = [fault for fault in checked if fault]
         if not self.allow_partial_load:
-            dicts = _dicts(self.original_state_dict)
-            empty = {tuple(map(str, path)) for path, found in dicts if path and not found}
+            empty = {tuple(map(str, path)) for path, found in self._dicts if path and not found}
             faults += _lost(empty, (metadata.planner_data or {}).values())
         if faults:
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
+        dicts = {".".join(map(str, path)) for path, _ in self._dicts}  # saved by name if they were empty
+        self.missing_keys = [fqn for fqn in self.state_dict if fqn not in saved]
+        self.unexpected_keys = [fqn for fqn in saved if fqn not in self.state_dict and fqn not in dicts]
+        if self.allow_partial_load:
+            _log_names("not in the checkpoint, so their values stay", self.missing_keys)
+            _log_names("only in the checkpoint, so they are passed over", self.unexpected_keys)
         return create_default_local_load_plan(self.state_dict, metadata, not self.allow_partial_load)
 
     def _fault(self, fqn: str, here: Any, saved: Any) -> Optional[str]:
@@ -190,6 +203,20 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         for part in path[:-1]:
             container = container[_key(container, part)]
         container[_key(container, path[-1])] = value
+
+
+@contextlib.contextmanager
+def _depth_of_stack() -> Iterator[None]:
+    """Raises ValueError in place of RecursionError."""
+    try:
+        yield
+    except RecursionError:
+        raise ValueError("the state dict contains itself, or too many levels; make it flatter") from None
+
+
+def _log_names(what: str, names: list[str]) -> None:
+    if names:
+        logger.warning("load: %d names are %s: %s", len(names), what, listed(names))
 
 
 def _leave_meta(container: Any, name: str = "") -> None:
