@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
+#include <cstring>
 #include <functional>
 #include <tuple>
 #include <unordered_set>
@@ -38,6 +40,23 @@ struct PieceBoxes {
   std::vector<size_t> pieces;
 };
 
+// "; the first that is missing is [2, 5, 0, 0], of layer 2, expert 5". Megatron stacks layers, too: its name
+// then has no number of a layer.
+std::string FirstMissing(const ParameterSpec& spec, const std::vector<Box>& boxes) {
+  const std::optional<Dims> gap = FirstGap(boxes, spec.shape);
+  if (!gap) return "";
+  const size_t experts = spec.name.find("experts.");
+  std::string of;
+  if (experts != std::string::npos && !std::isdigit(spec.name[experts + std::strlen("experts.")])) {
+    const bool stacked = spec.name.find_first_of("0123456789") > experts;
+    if (stacked && gap->rank() > 2)
+      of = fmt::format(", of layer {}, expert {}", (*gap)[0], (*gap)[1]);
+    else if (!stacked && gap->rank() > 1)
+      of = fmt::format(", of expert {}", (*gap)[0]);
+  }
+  return fmt::format("; the first that is missing is {}{}", ToString(*gap), of);
+}
+
 template <typename AnyCatalog>
 Status CheckTensorCoverage(const AnyCatalog& catalog, uint32_t index, PieceBoxes& found) {
   const TensorEntry& tensor = catalog.tensors[index];
@@ -58,8 +77,9 @@ Status CheckTensorCoverage(const AnyCatalog& catalog, uint32_t index, PieceBoxes
     return Corrupt("{} overlaps {}", Describe(catalog, catalog.pieces[found.pieces[overlap->first]]),
                    Describe(catalog, catalog.pieces[found.pieces[overlap->second]]));
   if (covered != tensor.spec.shape.Volume())
-    return Corrupt("tensor {} of shape {} has a hole: its pieces hold {} of {} elements", DisplayName(tensor),
-                   ToString(tensor.spec.shape), covered, tensor.spec.shape.Volume());
+    return Corrupt("tensor {} of shape {} has a hole: its pieces hold {} of {} elements{}",
+                   DisplayName(tensor), ToString(tensor.spec.shape), covered, tensor.spec.shape.Volume(),
+                   FirstMissing(tensor.spec, found.boxes));
   return OkStatus();
 }
 

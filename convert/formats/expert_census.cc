@@ -187,6 +187,14 @@ ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const json& m
   return Counter(tensors, model).Count();
 }
 
+Status WhyNotRead(const std::string& checkpoint, const Status& why, const StoredNames& names,
+                  const std::vector<std::string>& allow) {
+  ExpertCensus census = CountExperts(names.tensors, names.model);
+  AllowLost(allow, census);
+  if (census.lost.empty()) return why;
+  return Corrupt("{}: {}; besides, {}", checkpoint, census.lost.front(), why.message());
+}
+
 void AllowLost(const std::vector<std::string>& allow, ExpertCensus& census) {
   if (!FitsAnyGlob("experts", allow)) return;
   std::ranges::move(census.lost, std::back_inserter(census.notes));

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/status.h"
 #include "ckpt/model/tensor.h"
 
 namespace cairn {
@@ -40,6 +41,18 @@ struct ExpertCensus {
 
 // Values are not read. `model` is the manifest's.
 ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const nlohmann::json& model);
+
+// The tensors of a checkpoint under the names that its files have, and its config.json, if it has one. No
+// family is asked, so they are known of a model that cannot be read, too.
+struct StoredNames {
+  std::vector<TensorEntry> tensors;
+  nlohmann::json model;  // {"config": ...}
+};
+
+// For a checkpoint that cannot be read because of `why`: Corrupt naming the experts that it lacks, which are
+// lost whatever else is the matter; `why` if it lacks none.
+Status WhyNotRead(const std::string& checkpoint, const Status& why, const StoredNames& names,
+                  const std::vector<std::string>& allow);
 
 // Makes notes of `lost` if one of the globs fits "experts": a file may be one of several.
 void AllowLost(const std::vector<std::string>& allow, ExpertCensus& census);

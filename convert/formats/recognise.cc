@@ -169,6 +169,15 @@ std::string OtherFormat(FileSystem& fs, const std::string& path, const System& s
                      general->name);
 }
 
+// A refusal does not hide lost experts: they are counted by the names in the files.
+void CountIfRefused(FileSystem& fs, const std::string& path, const System& system, const OpenOptions& options,
+                    Result<std::unique_ptr<ForeignSource>>& source) {
+  const StatusKind kind = source.status().kind();
+  if (!system.names || (kind != StatusKind::kNotSupported && kind != StatusKind::kInvalidArgument)) return;
+  if (const Result<StoredNames> names = system.names(fs, path); names.ok())
+    source = WhyNotRead(path, source.status(), *names, options.allow);
+}
+
 }  // namespace
 
 bool IsOfCairn(const std::vector<std::string>& names) {
@@ -239,6 +248,7 @@ Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::st
   }
   ReaderOptions used{options, {}};
   Result<std::unique_ptr<ForeignSource>> source = system->open(fs, path, used);
+  CountIfRefused(fs, path, *system, options, source);
   if (const StatusKind kind = source.status().kind();
       kind == StatusKind::kNotSupported || kind == StatusKind::kNotFound)
     return Status(kind, source.status().message() + OtherFormat(fs, path, *system, options, systems));

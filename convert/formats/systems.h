@@ -20,6 +20,7 @@
 #include "ckpt/families/foreign_model.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/write_options.h"
+#include "convert/formats/expert_census.h"
 
 namespace cairn {
 
@@ -45,6 +46,8 @@ struct System {
   // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
   Result<std::unique_ptr<ForeignSource>> (*open)(FileSystem& fs, const std::string& path,
                                                  ReaderOptions& options) = nullptr;
+  // What is known of a checkpoint that `open` refuses. Null: nothing. Errors: as above.
+  Result<StoredNames> (*names)(FileSystem& fs, const std::string& path) = nullptr;
   bool training = false;         // a training's own files; else weights for use, which may be next to them
   std::string_view covers = {};  // a more general format that recognises the same files
   std::string_view writes = {};  // one line for `cairn convert --help`; empty: --to does not take it

@@ -213,12 +213,19 @@ class Checker {
     progress.reset();
     CheckpointReport report{sealed, directory,
                             checks_.hash
-                                ? "every byte against the seal"
+                                ? "every byte against the seal; --values reads the values, too"
                                 : "names and sizes against the seal, bytes of files of another time"};
     for (const std::string& path : sealed.touched)
       report.notes.push_back(path + " has another time than when it was sealed");
     for (const std::string& problem : seal->problems)
       report.notes.push_back("sealed in spite of this: " + problem);
+    if (!seal->allowed.empty())
+      report.notes.push_back(fmt::format("sealed with --allow {}", fmt::join(seal->allowed, " --allow ")));
+    report.notes.insert(report.notes.end(), seal->notes.begin(), seal->notes.end());
+    report.unchecked = UncheckedIn(*seal, asked_.open.allow);
+    if (report.unchecked.empty())
+      for (const std::string& untold : seal->untold)
+        report.notes.push_back("not checked when it was sealed: " + untold);
     Tell(std::move(report));
     return OkStatus();
   }

@@ -164,7 +164,13 @@ class SealVerb {
                   Counted(result.seal.files.size(), "file"), HumanBytes(result.seal.bytes()),
                   options_.seal.dry_run ? "" : fmt::format(", {}", HumanSeconds(seconds)));
         for (const std::string& line : result.seal.whole) PrintLine("  {}", line);
+        for (const std::string& line : result.seal.notes) PrintLine("  note: {}", line);
         for (const std::string& line : result.seal.untold) PrintLine("  not checked: {}", line);
+        if (!UncheckedIn(result.seal, {}).empty())
+          PrintProblem(fmt::format(
+              "note: verify of {} will end with status 2, because of what is not checked; --again "
+              "--allow unchecked accepts that",
+              step.path));
     }
     std::fflush(stdout);
   }
@@ -194,6 +200,8 @@ class SealVerb {
     fact["bytes"] = result.seal.bytes();
     fact["whole"] = result.seal.whole;
     fact["untold"] = result.seal.untold;
+    fact["notes"] = result.seal.notes;
+    fact["allowed"] = result.seal.allowed;
     fact["seconds"] = seconds;
     return fact;
   }

@@ -32,15 +32,11 @@ ordered_json ToJson(const CheckpointReport& report) {
   ordered_json mixtures = ordered_json::array();
   for (const Mixture& mixture : report.mixtures)
     mixtures.push_back({{"name", mixture.name}, {"experts", mixture.experts}});
-  return {{"checkpoint", report.checkpoint},
-          {"ok", report.passed()},
-          {"unhealthy", report.unhealthy},
-          {"bytes_checked", report.bytes_checked},
-          {"unlisted", report.unlisted},
-          {"trouble", report.trouble.message()},
-          {"problems", ToJson(report.problems)},
-          {"mixtures", std::move(mixtures)},
-          {"notes", report.notes}};
+  return {{"checkpoint", report.checkpoint},     {"ok", report.passed()},
+          {"unhealthy", report.unhealthy},       {"bytes_checked", report.bytes_checked},
+          {"unlisted", report.unlisted},         {"trouble", report.trouble.message()},
+          {"problems", ToJson(report.problems)}, {"unchecked", report.unchecked},
+          {"mixtures", std::move(mixtures)},     {"notes", report.notes}};
 }
 
 void PrintText(const CheckpointReport& report) {
@@ -65,13 +61,18 @@ Result<int> RunChecks(const VerifyOptions& options) {
   const auto print = [&](const CheckpointReport& report) {
     if (!report.problems.empty() || !report.unhealthy.empty())
       code = kExitCheckFailed;  // whatever else could not be checked
-    else if (!report.trouble.ok() && code == kExitDone)
+    else if (!report.passed() && code == kExitDone)
       code = kExitTrouble;
     for (const std::string& note : report.notes) PrintProblem("note: " + note);
     options.json ? list.push_back(ToJson(report)) : PrintText(report);
     if (!report.trouble.ok())
       PrintProblem(fmt::format("{}: could not be checked to the end: {}", report.checkpoint,
                                report.trouble.message()));
+    if (!report.unchecked.empty())
+      PrintProblem(
+          fmt::format("{}: its bytes are those that were sealed, but they could not be checked then: {}; "
+                      "--allow unchecked accepts that, cairn seal --again --allow unchecked {} for good",
+                      report.checkpoint, fmt::join(report.unchecked, "; "), report.checkpoint));
   };
   CAIRN_RETURN_IF_ERROR(CheckCheckpoints(options.checkpoint, checks, print));
   if (options.json) PrintJson(list);

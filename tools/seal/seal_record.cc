@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ckpt/base/glob.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
@@ -57,6 +58,8 @@ Result<Seal> DecodeFields(const json& root) {
   CAIRN_ASSIGN_OR_RETURN(seal.whole, UnescapedList(root.at("whole")));
   CAIRN_ASSIGN_OR_RETURN(seal.untold, UnescapedList(root.at("untold")));
   CAIRN_ASSIGN_OR_RETURN(seal.problems, UnescapedList(root.at("problems")));
+  CAIRN_ASSIGN_OR_RETURN(seal.notes, UnescapedList(root.value("notes", json::array())));
+  CAIRN_ASSIGN_OR_RETURN(seal.allowed, UnescapedList(root.value("allowed", json::array())));
   return seal;
 }
 
@@ -66,6 +69,12 @@ uint64_t Seal::bytes() const {
   uint64_t sum = 0;
   for (const SealedFile& file : files) sum += file.bytes;
   return sum;
+}
+
+std::vector<std::string> UncheckedIn(const Seal& seal, const std::vector<std::string>& allow) {
+  constexpr const char* kUnchecked = "unchecked";
+  const bool allowed = FitsAnyGlob(kUnchecked, allow) || FitsAnyGlob(kUnchecked, seal.allowed);
+  return allowed ? std::vector<std::string>() : seal.untold;
 }
 
 std::string EncodeSeal(const Seal& seal) {
@@ -84,6 +93,8 @@ std::string EncodeSeal(const Seal& seal) {
                {"untold", EscapedList(seal.untold)},
                {"problems", EscapedList(seal.problems)}};
   if (seal.step) root["step"] = *seal.step;
+  if (!seal.notes.empty()) root["notes"] = EscapedList(seal.notes);
+  if (!seal.allowed.empty()) root["allowed"] = EscapedList(seal.allowed);
   return SignedSidecarText(std::move(root));
 }
 

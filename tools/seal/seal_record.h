@@ -35,10 +35,15 @@ struct Seal {
   std::vector<std::string> whole;     // parts that are complete; one line each
   std::vector<std::string> untold;    // checks that were not possible, and why
   std::vector<std::string> problems;  // despite which it was sealed
+  std::vector<std::string> notes;     // what its files lack, though they are good
+  std::vector<std::string> allowed;   // the globs of --allow
   bool operator==(const Seal&) const = default;
 
   uint64_t bytes() const;  // of all files
 };
+
+// The lines of `untold`, unless a glob with which it was sealed, or one of `allow`, fits "unchecked".
+std::vector<std::string> UncheckedIn(const Seal& seal, const std::vector<std::string>& allow);
 
 std::string EncodeSeal(const Seal& seal);
 // Errors: Corrupt (a byte was changed, a name leads out of the directory), NotSupported (version). The caller

@@ -94,6 +94,8 @@ class StepSealer {
     seal.sealed_unix_seconds = std::time(nullptr);
     seal.whole = parts.whole;
     seal.untold = parts.untold;
+    seal.notes = parts.notes;
+    seal.allowed = options_.open.allow;
     for (const StepFile& file : files_)
       seal.files.push_back(
           {.name = file.name, .bytes = file.bytes, .modified_unix_seconds = file.modified_unix_seconds});
@@ -146,6 +148,8 @@ Result<std::string> WhyNotWhole(FileSystem& fs, const ForeignStep& step, SealDep
   if (!seal.ok()) return seal.status().message();
   if (!seal->problems.empty())
     return fmt::format("{}: sealed with --anyway, in spite of: {}", step.path, seal->problems.front());
+  for (const std::string& untold : UncheckedIn(*seal, {}))
+    tell("note: not checked when it was sealed: " + untold);
   const SealReport report = CheckSeal(fs, step.path, *seal, depth, jobs);
   for (const Problem& problem : report.problems) {
     if (std::ranges::find(report.added, problem.file) == report.added.end()) return ToString(problem);

@@ -130,7 +130,7 @@ class PartsChecker {
 
   // As every verb opens it. Replicas are not compared: that would read them.
   void OpenAsAWhole(OpenOptions options) {
-    if (IsSavedByCairnMegatron(fs_, directory_)) return OpenStepInside();
+    if (IsSavedByCairnMegatron(fs_, directory_)) return OpenStepInside(directory_);
     options.replicas = Replicas::kFirst;
     if (!options.format.empty()) {
       parts_.system = options.format;
@@ -138,8 +138,7 @@ class PartsChecker {
     }
     const Result<std::vector<Recognised>> found = RecogniseAll(fs_, directory_);
     if (!found.ok()) return Take(found.status(), directory_);
-    if (found->empty())
-      parts_.untold.push_back("no format recognises the files, so their completeness could not be checked");
+    if (found->empty()) return OpenRunsInside();
     parts_.system = SystemOf(fs_, directory_);
     for (const Recognised& one : *found) {
       options.format = one.system->name;
@@ -157,16 +156,31 @@ class PartsChecker {
     AllowLost(options.allow, census);
     for (std::string& lost : census.lost) Add(path, std::move(lost));
     if (!census.mixtures.empty()) parts_.whole.push_back(ToString(census.mixtures));
-    std::ranges::move(census.notes, std::back_inserter(parts_.untold));
+    std::ranges::move(census.notes, std::back_inserter(parts_.notes));
     parts_.whole.push_back(fmt::format("{}: {} of {} bytes, every element covered once", options.format,
                                        Counted((*source)->catalog().tensors.size(), "tensor"),
                                        (*source)->catalog().bytes()));
   }
 
-  void OpenStepInside() {
+  // As cairn.hf saves a checkpoint.
+  void OpenRunsInside() {
+    bool any = false;
+    for (const auto& [folder, names] : folders_) {
+      const std::string path = PathOf(folder.substr(0, folder.rfind('/')));
+      const auto steps = ListSteps(fs_, path);
+      if (!steps.ok() || steps->empty()) continue;
+      any = true;
+      OpenStepInside(path);
+    }
+    parts_.system = "";
+    if (!any)
+      parts_.untold.push_back("no format recognises the files, so their completeness could not be checked");
+  }
+
+  void OpenStepInside(const std::string& path) {
     parts_.system = "cairn";
-    const auto step = OpenCheckpoint(fs_, directory_, [&](const Status& why) { Take(why, directory_); });
-    if (!step.ok()) return Take(step.status(), directory_);
+    const auto step = OpenCheckpoint(fs_, path, [&](const Status& why) { Take(why, path); });
+    if (!step.ok()) return Take(step.status(), path);
     parts_.whole.push_back((*step)->directory() + ", a step of Cairn");
   }
 

@@ -21,6 +21,7 @@ struct StepParts {
   std::string system;                                     // the format that recognises the files; empty: none
   std::vector<std::string> whole;                         // parts that are complete; one line each
   std::vector<std::string> untold;                        // checks that were not possible, and why
+  std::vector<std::string> notes;                         // what is missing, though the files are good
   std::vector<Problem> problems;                          // files that are missing, truncated or inconsistent
   std::map<std::string, std::vector<ZipRecord>> records;  // of torch.save's zips, by file
 };

@@ -359,6 +359,15 @@ bool HasMetadata(FileSystem& fs, const std::string& directory) {
   return fs.Stat(JoinPath(directory, kDcpMetadata)).ok();
 }
 
+Result<DcpIndex> IndexAt(FileSystem& fs, const std::string& path) {
+  if (HasMetadata(fs, path)) return ReadDcpIndex(fs, path);
+  if (HasMetadata(fs, JoinPath(path, kAccelerateModel))) return ReadAccelerateIndex(fs, path);
+  return NotFound(
+      "{}: it has .distcp files but no .metadata, which says where each tensor is: the save was "
+      "interrupted; take an older checkpoint",
+      path);
+}
+
 }  // namespace
 
 bool MatchesDcp(FileSystem& fs, const std::string& path) {
@@ -372,17 +381,19 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
 
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
                                                ReaderOptions& options) {
-  if (!HasMetadata(fs, path) && HasMetadata(fs, JoinPath(path, kAccelerateModel))) {
-    CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadAccelerateIndex(fs, path));
-    return DcpReader(fs, path, options, index).Open();
-  }
-  if (!HasMetadata(fs, path))
-    return NotFound(
-        "{}: it has .distcp files but no .metadata, which says where each tensor is: the save was "
-        "interrupted; take an older checkpoint",
-        path);
-  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, IndexAt(fs, path));
   return DcpReader(fs, path, options, index).Open();
+}
+
+Result<StoredNames> NamesOfDcp(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, IndexAt(fs, path));
+  const std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index), OptimizersOf(index));
+  StoredNames names;
+  for (size_t i = 0; i < places.size(); ++i)
+    if (places[i].role == Role::kWeight)
+      names.tensors.push_back(
+          {{.name = places[i].parameter, .shape = index.tensors[i].shape}, Role::kWeight});
+  return names;
 }
 
 }  // namespace cairn

@@ -7,12 +7,15 @@
 
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/write_options.h"
+#include "convert/formats/expert_census.h"
 
 namespace cairn {
 
 bool MatchesDcp(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
                                                ReaderOptions& options);
+// The model's tensors. Errors: as OpenDcp().
+Result<StoredNames> NamesOfDcp(FileSystem& fs, const std::string& path);
 
 // A directory of torch.distributed.checkpoint, as dcp.save() of {"model": ..., "optimizer": ...} leaves it.
 //

@@ -16,8 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxConfigBytes = 1 << 20;
-
 }  // namespace
 
 Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {

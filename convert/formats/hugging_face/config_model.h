@@ -12,6 +12,8 @@
 
 namespace cairn {
 
+inline constexpr uint64_t kMaxConfigBytes = 1 << 20;
+
 // The key of config.json that says how weights were stored, and not which they are.
 inline constexpr const char* kQuantization = "quantization_config";
 

@@ -8,6 +8,7 @@
 #include "convert/foreign/account.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/foreign/transpose.h"
+#include "convert/formats/expert_census.h"
 #include "convert/formats/hugging_face/config_mapping.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
@@ -175,7 +176,9 @@ Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_
                         FamilyWithoutTable(config.model));
   std::vector<std::string> history = ChooseMtpLayers(source->catalog(), options.allow, config);
   Result<ConfigMapping> mapped = MapByConfig(source->catalog(), &source->manifest(), config, options.allow);
-  if (!mapped.ok()) return mapped.status().WithContext(source->name());
+  if (!mapped.ok())
+    return WhyNotRead(source->name(), mapped.status().WithContext(source->name()),
+                      {source->catalog().tensors, config.UnderOwnNames()}, options.allow);
   history.push_back(fmt::format("import: its names were read as those of a {} model (--config)",
                                 config.architecture->name));
   return ReadMapped(std::move(source), *std::move(mapped), std::move(config), options, std::move(history));

@@ -9,6 +9,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/file_sets.h"
 #include "convert/foreign/stored_builder.h"
+#include "convert/formats/hugging_face/config_model.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/torch/tensor_walk.h"
 
@@ -16,6 +17,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxIndexBytes = 256 << 20;
+constexpr const char* kShards = "*-[0-9]*-of-[0-9]*.*";
 
 using ReadFile = Status (*)(FileSystem& fs, WeightFiles& files, uint32_t file);
 
@@ -111,6 +113,15 @@ Status CheckShards(const std::string& directory, const std::vector<std::string>&
   return OkStatus();
 }
 
+bool IsPickled(FileSystem& fs, const std::string& path) {
+  return path.ends_with(".bin") || (!HasAny(fs, path, kSafetensors) && HasAny(fs, path, kPickles));
+}
+
+Result<WeightFiles> ReadWeights(FileSystem& fs, const std::string& path) {
+  return IsPickled(fs, path) ? ReadFiles(fs, path, kPickleFile, kPickleIndex, AddPickled)
+                             : ReadSafetensorsFiles(fs, path);
+}
+
 }  // namespace
 
 Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path) {
@@ -173,16 +184,22 @@ bool IsHuggingFace(FileSystem& fs, const std::string& path) {
 
 Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options) {
-  const bool pickled =
-      path.ends_with(".bin") || (!HasAny(fs, path, kSafetensors) && HasAny(fs, path, kPickles));
-  CAIRN_ASSIGN_OR_RETURN(WeightFiles files, pickled
-                                                ? ReadFiles(fs, path, kPickleFile, kPickleIndex, AddPickled)
-                                                : ReadSafetensorsFiles(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadWeights(fs, path));
   auto source = OpenStoredModel(fs, std::move(files), options);
-  if (source.ok() || !FitsGlob(path, "*-[0-9]*-of-[0-9]*.*")) return source;
+  if (source.ok() || !FitsGlob(path, kShards)) return source;
   return Status(source.status().kind(),
                 fmt::format("{}; {} is one of several files: give their directory, or --from {} for this one",
-                            source.status().message(), path, pickled ? "torch" : "safetensors"));
+                            source.status().message(), path, IsPickled(fs, path) ? "torch" : "safetensors"));
+}
+
+Result<StoredNames> NamesOfHuggingFace(FileSystem& fs, const std::string& path) {
+  if (FitsGlob(path, kShards)) return NotSupported("{}: one of several files has not all names", path);
+  CAIRN_ASSIGN_OR_RETURN(const WeightFiles files, ReadWeights(fs, path));
+  StoredNames names;
+  for (const StoredArray& tensor : files.tensors) names.tensors.push_back(WholeTensor(tensor));
+  CAIRN_ASSIGN_OR_RETURN(names.model["config"],
+                         ReadJsonObject(fs, JoinPath(files.directory, "config.json"), kMaxConfigBytes));
+  return names;
 }
 
 Status CheckWeightFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 
+#include "convert/formats/expert_census.h"
 #include "convert/formats/hugging_face/stored_model.h"
 
 namespace cairn {
@@ -47,6 +48,9 @@ bool IsHuggingFace(FileSystem& fs, const std::string& path);
 // Errors: those of OpenStoredModel; NotFound; Corrupt.
 Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options);
+
+// The tensors of such a directory or file, and its config.json. Errors: NotFound; Corrupt.
+Result<StoredNames> NamesOfHuggingFace(FileSystem& fs, const std::string& path);
 
 // Checks that no shard of a numbered set or of an index is missing, and that each holds the tensors that the
 // index lists. `names`: the files of `directory`.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 namespace cairn {
@@ -32,6 +33,27 @@ TEST(BoxCoverTest, AgreesWithComparingAllPairs) {
     for (size_t i = 0; i < boxes.size(); ++i)
       for (size_t j = 0; j < i; ++j) meet |= Intersect(boxes[i], boxes[j]).has_value();
     EXPECT_EQ(FindOverlap(boxes).has_value(), meet);
+  }
+}
+
+TEST(BoxCoverTest, TheFirstGapIsTheFirstIndexThatNoBoxHas) {
+  std::mt19937_64 rng(18);
+  for (int round = 0; round < 300; ++round) {
+    const Dims shape = {2, 3, 4};
+    std::vector<Box> boxes;
+    for (int i = 0; i < 40; ++i) {
+      Box box{{rng() % 2, rng() % 3, rng() % 4}, {1, 1, 1}};
+      for (int dim = 0; dim < 3; ++dim) box.extent[dim] += rng() % (shape[dim] - box.offset[dim]);
+      if (std::ranges::none_of(boxes, [&](const Box& other) { return Intersect(box, other).has_value(); }))
+        boxes.push_back(box);
+    }
+    std::optional<Dims> first;
+    for (uint64_t i = 24; i-- > 0;) {
+      const Dims at = {i / 12, i / 4 % 3, i % 4};
+      if (std::ranges::none_of(boxes, [&](const Box& box) { return Contains(box, {at, {1, 1, 1}}); }))
+        first = at;
+    }
+    EXPECT_EQ(FirstGap(boxes, shape), first);
   }
 }
 

@@ -317,6 +317,15 @@ TEST(CatalogTest, HolesAndOverlapsAreNamed) {
                 "layers.0.mlp.up.weight/exp_avg of shape [4, 6] has a hole: its pieces hold 13 of 24"),
             std::string::npos)
       << CheckCoverage(hole).message();
+  for (const auto& [name, says] :
+       {std::pair("decoder.layers.mlp.experts.linear_fc1.weight", "of layer 2, expert 5"),
+        std::pair("layers.7.mlp.experts.up.weight", "of expert 2")}) {
+    Catalog experts{{{{{.name = name, .shape = {3, 8, 4}}, Role::kWeight, Dtype::kF32}}, {"f"}}, {}};
+    for (const Box& box : {Box{{0, 0, 0}, {2, 8, 4}}, Box{{2, 0, 0}, {1, 5, 4}}, Box{{2, 6, 0}, {1, 2, 4}}})
+      experts.pieces.push_back({.box = box, .range = {0, box.Volume()}, .stored_bytes = 4 * box.Volume()});
+    const std::string message = CheckCoverage(experts).message();
+    EXPECT_NE(message.find(std::string("missing is [2, 5, 0], ") + says), std::string::npos) << message;
+  }
   Catalog overlap = Example();
   overlap.pieces[1].box.offset[0] = 1;
   const std::string message = CheckCoverage(overlap).message();

@@ -318,12 +318,16 @@ TEST(SealRecordTest, RefusesEveryChangedByte) {
             .sealed_unix_seconds = 12,
             .whole = {"all"},
             .untold = {"a \\ b"},
-            .problems = {}};
+            .problems = {},
+            .notes = {"no head"},
+            .allowed = {"v*"}};
   seal.files = {{"a/b.pt", 3, 5, DigestOf("x")}, {"odd\xff\n", 0, -1, DigestOf("")}};
   const std::string text = EncodeSeal(seal);
   const auto same = DecodeSeal(text);
   ASSERT_TRUE(same.ok()) << same.status().message();
   EXPECT_EQ(*same, seal);
+  EXPECT_EQ(UncheckedIn(seal, {"v_head"}), seal.untold);
+  EXPECT_TRUE(UncheckedIn(seal, {"unchecked"}).empty());
   for (size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
     changed[i] ^= 1;
