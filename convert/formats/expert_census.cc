@@ -21,7 +21,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kRouters[] = {"router.weight", "gate.weight", "router.gate.weight", "gate.wg.weight"};
-constexpr size_t kListed = 4;  // of missing experts
+constexpr size_t kListed = 4;       // of missing experts
+constexpr uint64_t kMostLike = 64;  // experts with a part in another form, of which so many are looked at
 
 std::vector<std::string> Split(const std::string& name) {
   std::vector<std::string> modules(1);
@@ -43,6 +44,13 @@ std::optional<uint64_t> NumberIn(const std::string& module) {
   return number && *number < kMaxExperts ? number : std::nullopt;
 }
 
+// A module of an adapter (of peft, torchtune, NeMo), which may be on some experts only.
+bool IsOfAdapter(const std::string& module) {
+  constexpr const char* kAdapters[] = {"lora_", "adapter", "ia3_",  "hada_",
+                                       "lokr_", "oft_",    "boft_", "vera_"};
+  return std::ranges::any_of(kAdapters, [&](const char* adapter) { return module.starts_with(adapter); });
+}
+
 struct Place {
   std::string mixture;
   ExpertTensor tensor;
@@ -59,7 +67,7 @@ std::optional<Place> PlaceOf(const TensorEntry& tensor) {
   const Dims& shape = tensor.spec.shape;
   const auto number = rest == modules.end() ? std::nullopt : NumberIn(*rest);
   const bool all = tensor.spec.of_experts || (!number && shape.rank() == 3);
-  if (!all && !number) return std::nullopt;
+  if ((!all && !number) || std::any_of(rest, modules.end(), IsOfAdapter)) return std::nullopt;
   place.tensor.part = fmt::format("{}", fmt::join(all ? rest : rest + 1, modules.end(), "."));
   place.tensor.first = all ? 0 : *number;
   place.tensor.count = all ? shape[0] : 1;
@@ -109,19 +117,46 @@ class Counter {
     }
   }
 
+  using PartsOfExperts =
+      std::map<std::pair<uint32_t, uint64_t>, std::set<std::string>>;  // by mixture, expert
+
+  // True if the expert has the part in another form, as of another quantization, or has what it is about.
+  static bool HasLike(const std::string& part, const std::set<std::string>& own) {
+    const std::string beside = part.substr(0, part.rfind('.') + 1);  // empty without a dot
+    if (part.ends_with("bias")) return false;
+    for (size_t dot = part.find('.'); dot != part.npos; dot = part.find('.', dot + 1))
+      if (own.contains(part.substr(0, dot))) return true;
+    const auto is_like = [&](const std::string& name) {
+      return name.starts_with(beside) && !name.ends_with("bias");
+    };
+    return !beside.empty() && std::any_of(own.lower_bound(beside), own.end(), is_like);
+  }
+
   // Each part of one expert is there of all of them, in each role that it has.
   void CheckParts() {
     std::map<std::tuple<uint32_t, std::string, Role>, std::set<uint64_t>> parts;
-    for (const auto& [number, tensor] : census_.tensors)
-      if (tensor.count == 1) parts[{tensor.mixture, tensor.part, tensors_[number].role}].insert(tensor.first);
+    PartsOfExperts own;
+    for (const auto& [number, tensor] : census_.tensors) {
+      if (tensor.count != 1) continue;
+      parts[{tensor.mixture, tensor.part, tensors_[number].role}].insert(tensor.first);
+      own[{tensor.mixture, tensor.first}].insert(tensor.part);
+    }
     for (const auto& [key, experts] : parts) {
       const auto& [mixture, part, role] = key;
       const uint64_t all = census_.mixtures[mixture].experts;
       if (experts.size() == all) continue;
       std::vector<uint64_t> missing;
-      for (uint64_t expert = 0; missing.size() < kListed && expert < all; ++expert)
-        if (!experts.contains(expert)) missing.push_back(expert);
-      const uint64_t more = all - experts.size() - missing.size();
+      uint64_t like = 0;
+      for (uint64_t expert = 0; missing.size() < kListed && like < kMostLike && expert < all; ++expert) {
+        if (experts.contains(expert)) continue;
+        const auto found = own.find({mixture, expert});
+        if (role == Role::kWeight && found != own.end() && HasLike(part, found->second))
+          ++like;
+        else
+          missing.push_back(expert);
+      }
+      if (missing.empty()) continue;
+      const uint64_t more = all - experts.size() - missing.size() - like;
       // Without a gradient an optimizer makes no state.
       const bool lost = role == Role::kWeight || role == Role::kMaster;
       Tell(lost, mixture,
@@ -136,6 +171,12 @@ class Counter {
   // `stated`: by the configuration; 0: not.
   void CheckNumber(uint32_t number, uint64_t stated) {
     const Mixture& mixture = census_.mixtures[number];
+    const uint64_t rows = mixture.router ? tensors_[*mixture.router].spec.shape[0] : 0;
+    const bool of_config = !model_.contains("num_experts");  // a model that was read must have what it says
+    if (of_config && stated > mixture.experts && rows == mixture.experts)
+      return Tell(false, number,
+                  fmt::format("pruned: files and router have {} of the configuration's {} experts",
+                              mixture.experts, stated));
     if (stated > mixture.experts)
       return Tell(true, number, fmt::format("the files hold {} of {} experts", mixture.experts, stated));
     if (stated > 0 && stated < mixture.experts)
@@ -143,7 +184,6 @@ class Counter {
           true, number,
           fmt::format("the files hold {} experts, the configuration has {}", mixture.experts, stated));
     if (!mixture.router) return;
-    const uint64_t rows = tensors_[*mixture.router].spec.shape[0];
     // A router may have rows of its own for experts without parameters.
     if (rows == mixture.experts || (stated > 0 && rows > stated)) return;
     Tell(true, number,

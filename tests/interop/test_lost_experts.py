@@ -5,13 +5,15 @@ CAIRN_LONG=1 trains each family with five seeds.
 
 import json
 import os
+import re
 import subprocess
 import unittest
 
 import lost_experts
 import torch
 import torch.distributed.checkpoint as dcp
-from lost_experts import EXPERTS, FAMILIES, made, trained, write_release
+from lost_experts import EXPERTS, FAMILIES, expert_of, made, trained, write_release
+from safetensors.torch import save_file
 from test_huggingface import TransformersTest, tensors
 
 LONG = bool(os.environ.get("CAIRN_LONG"))
@@ -39,6 +41,11 @@ class LostExpertsTest(TransformersTest):
         """By verify, and, if `source` cannot be read as it is, by each verb."""
         self.cairn("verify", source, "--json", *more, code=1, says=says)
 
+    def noted(self, says, source, *more):
+        """By one line, or by none; it is good."""
+        done = self.cairn("verify", source, *more, says=says or ())
+        self.assertEqual(done.stderr.count("note: "), 1 if says else 0, done.stderr)
+
     def refused(self, says, source, *more):
         self.named(says, source, *more)
         for target in (("native",), ("hf",)):
@@ -60,17 +67,91 @@ class LostExpertsTest(TransformersTest):
         self.refused(f"this file holds {EXPERTS // 2} of {EXPERTS} experts", self.release(lost_experts.verl_2086(self.weights)))
 
     def test_experts_of_one_rank_in_place_of_the_others(self):
-        self.named("experts 0 = 4, 1 = 5, 2 = 6, 3 = 7 are equal bit for bit: one was saved in place of another",
-                   self.release(lost_experts.megablocks_160(self.weights)))
+        """Also once it is sealed: then --values reads the values."""
+        says = "experts 0 = 4, 1 = 5, 2 = 6, 3 = 7 are equal bit for bit: those of one rank were saved in place of another's"
+        source = self.release(lost_experts.megablocks_160(self.weights))
+        self.named(says, source)
+        self.noted(says, source, "--allow", "experts")
+        self.cairn("seal", source, "--settle", 0)
+        self.cairn("verify", source, says="--values reads the values, too")
+        self.named(says, source, "--values")
 
     def test_experts_that_a_conversion_left_random(self):
+        """Experts that were frozen look the same."""
         initial = tensors(self.save("initial", made("qwen3_moe", seed=9)))
-        self.named("experts 0 to 7 have the values of an initialization", self.release(lost_experts.bridge_4706(self.weights, initial)))
-
-    def test_predicting_experts_that_a_conversion_left_random(self):
-        initial = tensors(self.save("initial", made("qwen3_moe", seed=9)))
+        says = "experts 0 to 7 have the values of an initialization (standard deviation 0.02), while others were trained: frozen, new, "
+        self.noted(says, self.release(lost_experts.bridge_4706(self.weights, initial)))
         weights, config = lost_experts.bridge_3740(self.weights, self.config, initial)
-        self.named("mtp.layers.0.mlp: experts 0 to 7 have the values of an initialization", self.release(weights, config))
+        write_release(self.dir / "predicting", weights, config)
+        self.noted("mtp.layers.0.mlp: " + says, "predicting")
+
+    def test_the_experts_of_a_rank_that_are_random(self):
+        initial = tensors(self.save("initial", made("qwen3_moe", seed=9)))
+        half = {name: initial[name] if (expert_of(name) or 0) >= EXPERTS // 2 else tensor for name, tensor in self.weights.items()}
+        self.named("experts 4 to 7 have the values of an initialization", self.release(half))
+
+    def test_one_expert_that_is_random_is_seen_in_each_format(self):
+        """Without the embedding, whose standard deviation alone shows the training."""
+        config = self.config | {"initializer_range": 0.02}
+        generator = torch.Generator().manual_seed(4)
+        weights = {name: torch.randn(tensor.shape, generator=generator) * (0.02 if expert_of(name) in (None, 5) else 0.04)
+                   for name, tensor in self.weights.items()}
+        source = self.release(weights, config)
+        says = "expert 5 has the values of an initialization"
+        self.noted(says, source)
+        for target in ("native", "torch-dist", "dcp", "safetensors"):
+            with self.subTest(target):
+                self.cairn("convert", source, target, "--to", target)
+                self.noted(says, target, "--values")
+        self.cairn("ls", "native", says="committed")
+
+    def test_models_that_were_meant(self):
+        """Equal, initial or missing in part, as somebody meant them: good, with one line that says why they may be."""
+        weights, initial = self.weights, tensors(self.save("initial", made("qwen3_moe", seed=9)))
+        fused = self.model.state_dict()
+        trained = {name: {"step": torch.tensor(9.0), "exp_avg": torch.ones_like(tensor), "exp_avg_sq": torch.ones_like(tensor)}
+                   for name, tensor in fused.items()}
+        start = made("qwen3_moe", seed=9).state_dict()
+        frozen = {name: start[name] if ".experts." in name else tensor for name, tensor in fused.items()}
+        masked = {name: state | {key: state[key] * (torch.arange(EXPERTS) == 3).view(-1, 1, 1) for key in ("exp_avg", "exp_avg_sq")}
+                  if ".experts." in name else state for name, state in trained.items()}
+
+        def of_expert(number):
+            return {name: weights[re.sub(r"(experts)\.\d+", rf"\1.{number(expert_of(name))}", name)] if ".experts." in name else tensor
+                    for name, tensor in weights.items()}
+
+        releases = {
+            "pairs": (of_expert(lambda expert: expert // 2 * 2), {}, "experts 0 = 1, 2 = 3, 4 = 5, 6 = 7 are equal bit for bit"),
+            "upcycled": (of_expert(lambda expert: 0), {}, "experts 0 = 1 = 2 = 3 = 4 = 5 = 6 = 7 are equal"),
+            "one_layer_new": ({name: initial[name] if ".layers.1.mlp." in name else tensor for name, tensor in weights.items()}, {},
+                              "layers.1.mlp: experts 0 to 7 have the values"),
+            "pruned": ({name: tensor[:6] if name.endswith("mlp.gate.weight") else tensor for name, tensor in weights.items()
+                        if (expert_of(name) or 0) < 6}, {"model_type": "of_no_table"}, "pruned: files and router have 6 of"),
+            "packed": ({name.replace(".weight", ".weight_packed") if expert_of(name) == 2 else name: tensor
+                        for name, tensor in weights.items()}, {"model_type": "of_no_table"}, None)}
+        for name, (tensors_of, config, says) in releases.items():
+            with self.subTest(name):
+                write_release(self.dir / name, tensors_of, self.config | config)
+                self.noted(says, name)
+        for name, (model, states, says) in {
+                "frozen": (frozen, {key: state for key, state in trained.items() if ".experts." not in key},
+                           "frozen, the optimizer has no state of them"),
+                "masked": (fused, masked, "the exp_avg_sq of experts 0 to 2, 4 to 7 is zero")}.items():
+            with self.subTest(name):
+                dcp.save({"model": model, "optim": {"state": states, "param_groups": [{"params": list(states), "lr": 1e-3}]}},
+                         checkpoint_id=self.dir / name, no_dist=True)
+                self.noted(says, name, "--config", self.source)
+
+    def test_an_adapter_on_some_experts(self):
+        """As peft writes it, without the model."""
+        (self.dir / "adapter").mkdir()
+        experts = "base_model.model.model.layers.0.mlp.experts"
+        save_file({f"{experts}.{expert}.up_proj.lora_{factor}.weight": torch.randn(*shape)
+                   for expert in (0, 2, 5) for factor, shape in (("A", (4, 32)), ("B", (48, 4)))},
+                  self.dir / "adapter" / "adapter_model.safetensors")
+        (self.dir / "adapter" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+        self.noted(None, "adapter")
+        self.cairn("convert", "adapter", "adapter-native", "--to", "native")
 
     def test_experts_that_all_ranks_save_under_the_same_names(self):
         lost_experts.save_on_ranks(self.dir, self.weights, self.model.state_dict())
@@ -86,7 +167,7 @@ class LostExpertsTest(TransformersTest):
         says = f"the files hold {EXPERTS // 2} of {EXPERTS} experts; besides, "
         cases = {"tower": (lost | {"visual.patch_embed.proj.weight": one["weight"]}, {}),
                  "adapter": (lost | {"model.layers.0.self_attn.q_proj.lora_A.default.weight": one["weight"]}, {}),
-                 "rotation": (lost, {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}),
+                 "layers": (lost, {"decoder_sparse_step": 0}),
                  "gptq": ({name.replace("_proj.weight", "_proj.qweight") if ".experts." in name else name: tensor
                            for name, tensor in lost.items()}, {"quantization_config": {"quant_method": "gptq", "bits": 4}})}
         for name, (weights, config) in cases.items():
@@ -97,9 +178,9 @@ class LostExpertsTest(TransformersTest):
         torch.save(lost | {"v_head.summary.weight": one["weight"]}, self.dir / "pickled" / "pytorch_model.bin")
         (self.dir / "pickled" / "config.json").write_text(json.dumps(self.config))
         self.refused(says, "pickled")
-        dcp.save({"model": lost_experts.kempnerforge_202(lost_experts.kempnerforge_names(self.weights), 0),
-                  "optim": {"state": {"norm.weight": {"preconditioner": torch.ones(4, 4)}}}}, checkpoint_id=self.dir / "state", no_dist=True)
-        self.refused(f"the files hold {EXPERTS // 2} experts, but the router has a row for each of {EXPERTS}; besides, ", "state")
+        local = lost_experts.kempnerforge_202(lost_experts.kempnerforge_names(self.weights), rank=0)
+        dcp.save({"model": local | {"rotations": torch.ones(4, dtype=torch.complex64)}}, checkpoint_id=self.dir / "complex", no_dist=True)
+        self.refused(f"the files hold {EXPERTS // 2} experts, but the router has a row for each of {EXPERTS}; besides, ", "complex")
         dcp.save({"model": lost | {"value_head.weight": one["weight"]}}, checkpoint_id=self.dir / "head", no_dist=True)
         self.refused(says, "head", "--config", self.source)
 
@@ -134,21 +215,6 @@ class LostExpertsTest(TransformersTest):
         self.cairn("seal", source, "--settle", 0, says="note: the configuration has " + says)
         self.cairn("verify", source, says=["note: the configuration has " + says, "good"])
         self.cairn("convert", source, "native", "--to", "native", says=says)
-
-    def test_a_model_that_is_made_of_copies(self):
-        """A note before its first update, an alarm after a training."""
-        copies = made("qwen3_moe", seed=3)
-        state = copies.state_dict()
-        for name, tensor in state.items():
-            if ".experts." in name:
-                tensor[:] = tensor[0]
-        source = self.save("copies", copies)
-        self.cairn("verify", source, says="the model was made of copies and is not trained yet")
-        states = {name: {"step": torch.tensor(3.0), "exp_avg": torch.ones_like(tensor), "exp_avg_sq": torch.ones_like(tensor)}
-                  for name, tensor in copies.named_parameters()}
-        dcp.save({"model": state, "optim": {"state": states, "param_groups": [{"params": list(states), "lr": 1e-3}]}},
-                 checkpoint_id=self.dir / "updated", no_dist=True)
-        self.named("one was saved in place of another", "updated", "--config", source)
 
 
 class TrainingsTest(TransformersTest):

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/glob.h"
 #include "ckpt/base/short_list.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
@@ -159,6 +160,7 @@ class Checker {
     CheckpointReport report{step, directory, NamesOf(checks_)};
     report.mixtures = std::move(step.mixtures);
     report.notes = std::move(step.notes);
+    TakeExperts(std::move(step.experts), report.problems, report.notes);
     if (checks_.values) report.unhealthy = WhyUnhealthyAt(fs, directory);
     if (manifest.ok()) FindUnlisted(fs, *manifest, report);
     // A check that did not reach the end has not passed.
@@ -167,6 +169,17 @@ class Checker {
     if (asked_.record && manifest.ok() && !files.empty() && !step.checks.empty())
       Record(fs, *manifest, files, step.checks, report);
     Tell(std::move(report));
+  }
+
+  // Those that are lost by their values.
+  void TakeExperts(std::vector<Problem> lost, std::vector<Problem>& problems,
+                   std::vector<std::string>& notes) const {
+    const bool allowed = FitsAnyGlob("experts", asked_.open.allow);
+    for (Problem& one : lost)
+      if (allowed)
+        notes.push_back(std::move(one.what));
+      else
+        problems.push_back(std::move(one));
   }
 
   // The step is intact in spite of them, so they do not fail the check; but retention does not delete it.
@@ -262,6 +275,7 @@ class Checker {
                                           [&](uint64_t done) { progress->Update(sums.bytes + done); });
       found.bytes_checked += of_values.bytes_checked;
       std::ranges::move(of_values.notes, std::back_inserter(census.notes));
+      TakeExperts(std::move(of_values.experts), found.problems, census.notes);
       found.Join(std::move(of_values));
     }
     progress.reset();

@@ -27,6 +27,7 @@ void ExpertValues::Begin(uint32_t tensor) {
   part_ = nullptr;
   other_ = nullptr;
   const TensorEntry& entry = tensors_[tensor];
+  any_second_moments_ |= entry.role == Role::kExpAvgSq;
   const auto place = census_.tensors.find(tensor);
   if (place == census_.tensors.end()) {
     if (entry.role == Role::kWeight && entry.spec.shape.rank() == 2) other_ = &others_[tensor];

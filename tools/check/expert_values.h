@@ -19,7 +19,7 @@ struct ExpertValue {
   ValueStats stats;
   Digest digest{};
 
-  // Biases that are all zero, say.
+  // Factors of an adapter that begin with zeros, say.
   bool is_constant() const { return stats.nan == 0 && stats.infinite == 0 && stats.min == stats.max; }
 };
 
@@ -42,6 +42,8 @@ class ExpertValues {
 
   const Parts& weights() const { return weights_; }  // masters of a checkpoint without weights
   const Parts& second_moments() const { return second_moments_; }
+  // The optimizer has some, of experts or not.
+  bool any_second_moments() const { return any_second_moments_; }
   // Matrices of weights that are not of experts, by number in the catalog.
   const std::map<uint32_t, ValueStats>& others() const { return others_; }
 
@@ -54,6 +56,7 @@ class ExpertValues {
   std::set<std::string> weight_names_;
   Parts weights_, second_moments_;
   std::map<uint32_t, ValueStats> others_;
+  bool any_second_moments_ = false;
   // The tensor at hand.
   uint32_t tensor_ = UINT32_MAX;
   ExpertPart* part_ = nullptr;   // null: not one of experts

@@ -4,9 +4,11 @@
 // matrices. Another one is "trained" if its variance changed by 16 times as much as an initial one's can have
 // without being noticed: each update moves values alike, so the initial one had few updates, or none.
 //
-// An initial expert is lost if no training leaves it so: fewer experts of its layer were trained than each
-// token visits; the same experts are initial in each layer, and they are those of whole expert parallel
-// ranks; or its second moments are as large as those of trained ones.
+// Status 1 is for what no program can have meant. Experts are lost if they are those of whole expert parallel
+// ranks (of several experts each), in every layer: copies of another rank's in a trained model, or initial
+// beside trained ones, unless the optimizer says that nothing updated them. So is an initial expert whose
+// second moments are as large as those of trained ones. All else is a note: one frozen expert, a merge, an
+// upcycled or a grown model look like a lost expert.
 
 #include "tools/check/expert_verdict.h"
 
@@ -22,8 +24,8 @@ namespace cairn {
 namespace {
 
 constexpr double kErrors = 5;          // standard errors within which values are initial
-constexpr double kContrast = 16;       // of variances: trained ones moved four times as far
-constexpr double kOfRouters = 4;       // the same, of a router that is not compared with others
+constexpr double kContrast = 4;        // of variances: trained ones moved twice as far
+constexpr double kClear = 16;          // the same, for whole ranks to be lost
 constexpr double kLeastEffect = 0.25;  // on the variance of a trained matrix
 constexpr uint64_t kLeastElements = 256;
 constexpr double kUsualRange = 0.02;  // of transformers and Megatron
@@ -34,6 +36,7 @@ using Experts = std::set<uint64_t>;
 struct Layer {
   const Mixture* mixture = nullptr;
   Experts initial = {}, trained = {};
+  bool clear = false;                       // some are trained beyond doubt
   std::map<uint64_t, double> moments = {};  // the sum of the second ones, of each expert that has them
 
   Experts unmoved() const {
@@ -78,8 +81,8 @@ class Judge {
         census_(census),
         values_(values),
         range_(StatedNumber(manifest.model, {"initializer_range"}, kUsualRange)),
-        scaled_(range_ / std::sqrt(2 * StatedNumber(manifest.model, {"num_layers", "num_hidden_layers"}, 1))),
-        visited_(StatedNumber(manifest.model, {"num_experts_per_token", "num_experts_per_tok"}, 1)) {}
+        scaled_(range_ /
+                std::sqrt(2 * StatedNumber(manifest.model, {"num_layers", "num_hidden_layers"}, 1))) {}
 
   ExpertVerdict Run() {
     for (uint32_t i = 0; i < census_.mixtures.size(); ++i) layers_.push_back(Look(i));
@@ -120,6 +123,7 @@ class Judge {
     struct Matrices {
       size_t all = 0, initial = 0, trained = 0;
     };
+    Layer layer{&census_.mixtures[mixture]};
     std::map<uint64_t, Matrices> experts;
     for (const ExpertPart* part : PartsOf(values_.weights(), mixture))
       for (const auto& [expert, value] : part->experts) {
@@ -128,8 +132,8 @@ class Judge {
         ++matrices.all;
         matrices.initial += IsInitial(value.stats);
         matrices.trained += IsTrained(value.stats);
+        layer.clear |= IsTrained(value.stats, kClear);
       }
-    Layer layer{&census_.mixtures[mixture]};
     for (const auto& [expert, matrices] : experts) {
       if (matrices.initial == matrices.all) layer.initial.insert(expert);
       if (matrices.trained > 0) layer.trained.insert(expert);
@@ -154,7 +158,7 @@ class Judge {
     if (layer.updated() || IntField(manifest_.state, "iteration") > 0) return true;
     if (!layer.mixture->router) return false;
     const auto router = values_.others().find(*layer.mixture->router);
-    return router != values_.others().end() && IsTrained(router->second, kOfRouters);
+    return router != values_.others().end() && IsTrained(router->second);
   }
 
   // A sentence about these layers.
@@ -162,27 +166,62 @@ class Judge {
     (lost ? verdict_.lost : verdict_.notes).push_back(fmt::format("{}: {}", ShortList(where), what));
   }
 
-  void JudgeEqual() {
-    std::map<std::pair<bool, std::string>, std::vector<std::string>> found;  // names, by trained and groups
-    for (const auto& [key, part] : values_.weights()) {
-      std::map<Digest, std::vector<uint64_t>> experts;
-      for (const auto& [expert, value] : part.experts)
-        if (!value.is_constant()) experts[value.digest].push_back(expert);
-      std::vector<std::string> groups;
-      for (const auto& [digest, equal] : experts)
-        if (equal.size() > 1)
-          groups.push_back(ShortList(
-              equal.size(), [&equal](size_t i) { return std::to_string(equal[i]); }, 8, " = "));
-      std::ranges::sort(groups);
-      if (!groups.empty()) found[{WasTrained(layers_[key.first]), ShortList(groups)}].push_back(part.name);
+  using Copies = std::vector<std::vector<uint64_t>>;  // equal experts
+
+  static Copies CopiesIn(const ExpertPart& part) {
+    std::map<Digest, std::vector<uint64_t>> experts;
+    for (const auto& [expert, value] : part.experts)
+      if (!value.is_constant()) experts[value.digest].push_back(expert);
+    Copies copies;
+    for (auto& [digest, equal] : experts)
+      if (equal.size() > 1) copies.push_back(std::move(equal));
+    std::ranges::sort(copies);
+    return copies;
+  }
+
+  // Each rank of some size that has a copied expert is a copy as a whole.
+  static bool AreCopiedRanks(const Copies& copies, uint64_t all) {
+    for (uint64_t own = 2; own < all; ++own) {
+      if (all % own != 0) continue;
+      std::map<std::vector<uint64_t>, uint64_t> copied;  // experts in equal ranks
+      bool fits = true;
+      for (const std::vector<uint64_t>& equal : copies) {
+        std::vector<uint64_t> ranks;
+        for (const uint64_t expert : equal) {
+          fits &= expert % own == equal[0] % own;
+          ranks.push_back(expert / own);
+        }
+        ++copied[ranks];
+      }
+      if (fits && std::ranges::all_of(copied, [&](const auto& one) { return one.second == own; }))
+        return true;
     }
-    for (const auto& [key, where] : found)
-      Tell(key.first,
-           fmt::format("experts {} are equal bit for bit: {}", key.second,
-                       key.first ? "one was saved in place of another"
-                                 : "the model was made of copies and is not trained yet, or one was saved in "
-                                   "place of another"),
+    return false;
+  }
+
+  void JudgeEqual() {
+    std::map<Copies, std::vector<std::string>> found;  // names of matrices
+    bool trained = false;
+    for (const auto& [key, part] : values_.weights()) {
+      if (!part.matrix) continue;
+      found[CopiesIn(part)].push_back(part.name);
+      trained |= WasTrained(layers_[key.first]);
+    }
+    const bool lost = trained && found.size() == 1 && !found.begin()->first.empty() &&
+                      AreCopiedRanks(found.begin()->first, layers_.front().mixture->experts);
+    for (const auto& [copies, where] : found) {
+      if (copies.empty()) continue;
+      std::vector<std::string> groups;
+      for (const std::vector<uint64_t>& equal : copies)
+        groups.push_back(ShortList(
+            equal.size(), [&equal](size_t i) { return std::to_string(equal[i]); }, 8, " = "));
+      Tell(lost,
+           fmt::format("experts {} are equal bit for bit: {}", ShortList(groups),
+                       lost ? "those of one rank were saved in place of another's"
+                            : "the model was made of copies (upcycled, merged), or one was saved in place "
+                              "of another"),
            where);
+    }
   }
 
   // One of the experts has been updated about as often as the trained ones.
@@ -200,55 +239,69 @@ class Judge {
     });
   }
 
-  bool TooFew(const Layer& layer, const Experts& experts) const {
-    return static_cast<double>(layer.mixture->experts - experts.size()) < visited_;
-  }
-
+  // The same experts in all layers, beside trained ones.
   bool AreLostRanks() const {
     const Experts& first = layers_.front().initial;
     return layers_.size() > 1 && std::ranges::all_of(layers_, [&](const Layer& layer) {
-             return layer.initial == first && AreWholeRanks(first, layer.mixture->experts);
+             return layer.clear && layer.initial == first && AreWholeRanks(first, layer.mixture->experts);
            });
+  }
+
+  // Why initial experts may be as they should be, as far as the optimizer tells; empty if it does not.
+  std::string EvidenceFor(const Layer& layer) const {
+    const auto has = [&](uint64_t expert) { return layer.moments.contains(expert); };
+    if (values_.any_second_moments() && std::ranges::none_of(layer.initial, has))
+      return "frozen, the optimizer has no state of them";
+    const Experts unmoved = layer.unmoved();
+    if (layer.updated() && std::ranges::includes(unmoved, layer.initial))
+      return "no token was routed there yet, or their gradients are masked: their moments are zero";
+    return "";
   }
 
   void JudgeInitial() {
     if (layers_.empty() || !IsAnyTrained()) return;
     const bool ranks = !layers_.front().initial.empty() && AreLostRanks();
-    std::map<std::pair<bool, Experts>, std::vector<std::string>> found;
+    std::map<std::tuple<bool, Experts, std::string>, std::vector<std::string>> found;
     for (const Layer& layer : layers_) {
       if (layer.initial.empty()) continue;
-      const bool lost = ranks || TooFew(layer, layer.initial) || AnyWasUpdated(layer);
-      found[{lost, layer.initial}].push_back(layer.mixture->name);
+      std::string why = EvidenceFor(layer);
+      const bool lost = (layer.clear && AnyWasUpdated(layer)) || (ranks && why.empty());
+      if (lost)
+        why = "lost in a save or a conversion";
+      else if (why.empty())
+        why = "frozen, new, not reached by a token yet, or lost in a save or a conversion";
+      found[{lost, layer.initial, why}].push_back(layer.mixture->name);
     }
-    for (const auto& [key, where] : found)
-      Tell(key.first,
+    for (const auto& [key, where] : found) {
+      const auto& [lost, experts, why] = key;
+      Tell(lost,
            fmt::format("{} {} the values of an initialization (standard deviation {:g}), while others were "
                        "trained: {}",
-                       RangesOf(key.second), key.second.size() == 1 ? "has" : "have", range_,
-                       key.first ? "lost in a save or a conversion"
-                                 : "no token was routed there yet, or lost in a save or a conversion"),
+                       RangesOf(experts), experts.size() == 1 ? "has" : "have", range_, why),
            where);
+    }
   }
 
+  // The initial ones are told already.
   void JudgeUnmoved() {
-    std::map<std::pair<bool, Experts>, std::vector<std::string>> found;
+    std::map<Experts, std::vector<std::string>> found;
     for (const Layer& layer : layers_)
-      if (const Experts unmoved = layer.unmoved(); layer.updated() && !unmoved.empty())
-        found[{TooFew(layer, unmoved), unmoved}].push_back(layer.mixture->name);
-    for (const auto& [key, where] : found)
-      Tell(key.first,
-           fmt::format("the exp_avg_sq of {} is zero, that of others is not: {}", RangesOf(key.second),
-                       key.first ? "the optimizer's state was lost"
-                                 : "no token was routed there yet, or the optimizer's state was lost"),
+      if (const Experts unmoved = layer.unmoved();
+          layer.updated() && !unmoved.empty() && unmoved != layer.initial)
+        found[unmoved].push_back(layer.mixture->name);
+    for (const auto& [unmoved, where] : found)
+      Tell(false,
+           fmt::format("the exp_avg_sq of {} is zero, that of others is not: no token was routed there yet, "
+                       "their gradients are masked, or the optimizer's state was lost",
+                       RangesOf(unmoved)),
            where);
   }
 
   const Manifest& manifest_;
   const ExpertCensus& census_;
   const ExpertValues& values_;
-  const double range_;    // standard deviation of an initialization
-  const double scaled_;   // that of output layers, as Megatron initializes them
-  const double visited_;  // experts that each token visits
+  const double range_;   // standard deviation of an initialization
+  const double scaled_;  // that of output layers, as Megatron initializes them
   std::vector<Layer> layers_;
   ExpertVerdict verdict_;
 };

@@ -112,6 +112,7 @@ StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOp
   if (!options.values) return report;
   ValueReport values = CheckValues(**step, census, options.max_memory, from_here);
   Append(report, CheckKind::kValues, values);
+  report.experts = std::move(values.experts);
   std::ranges::move(values.notes, std::back_inserter(report.notes));
   return report;
 }

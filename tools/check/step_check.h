@@ -26,6 +26,7 @@ struct StepReport : VerifyReport {
   std::vector<Check> checks;  // without time, files and the bytes of the whole
   std::vector<Mixture> mixtures;
   std::vector<std::string> notes;  // that do not fail a check
+  std::vector<Problem> experts;    // ValueReport::experts; in no entry of `checks`
 };
 
 // Problems of the step in `directory`, a step that does not open included: then every check that was asked

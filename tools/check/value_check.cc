@@ -99,8 +99,7 @@ class ValueChecker {
 
   void TellExperts() {
     ExpertVerdict verdict = JudgeExperts(step_.manifest(), census_, experts_);
-    for (std::string& lost : verdict.lost)
-      report_.problems.push_back({step_.name(), {}, "", std::move(lost)});
+    for (std::string& lost : verdict.lost) report_.experts.push_back({step_.name(), {}, "", std::move(lost)});
     std::ranges::move(verdict.notes, std::back_inserter(report_.notes));
   }
 

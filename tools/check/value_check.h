@@ -12,6 +12,8 @@ struct ExpertCensus;
 
 struct ValueReport : VerifyReport {
   std::vector<std::string> notes;  // that do not fail the check
+  // Lost experts (expert_verdict.h). They are no facts about bytes, so no record of the step has them.
+  std::vector<Problem> experts;
 };
 
 // One problem per tensor and kind: the number of elements, and (in a native step) the place of the first.

@@ -171,9 +171,8 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
                    "every element is covered once; sizes and shapes agree");
   verify->add_flag("--hash", options->checks.hash, "every byte is the one that was saved");
   verify->add_flag("--values", options->checks.values,
-                   "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even; no "
-                   "two experts of a layer are equal bit for bit, and none is as it was initialized, after a "
-                   "training");
+                   "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even; the "
+                   "experts of no rank are copies of another's, or as they were initialized, after a training");
   verify
       ->add_option("--sample", options->sample,
                    "check only this share or size of the tensors' bytes, chosen at random: 5%, 200GB")

@@ -56,6 +56,33 @@ TEST(ExpertCensusTest, NamesAnExpertThatLacksAPart) {
               ElementsAre("model.layers.2.mlp: 2 of 4 experts have down.weight; experts without it: 1, 2"));
 }
 
+// Quantized experts beside others, and adapters on some of them, are whole.
+TEST(ExpertCensusTest, APartInAnotherFormIsNotMissing) {
+  const std::pair<std::vector<std::string>, std::vector<std::string>> forms[] = {
+      {{"w1.weight"}, {"w1.weight_packed", "w1.weight_scale"}},
+      {{"w1.weight"}, {"w1.weight", "w1.weight.absmax", "w1.weight.quant_state.bitsandbytes__nf4"}},
+      {{"w1.weight"}, {"w1.weight", "w1.lora_A.default.weight", "w1.lora_B.default.weight"}},
+      {{"mlp.w1.qweight", "mlp.w1.scales"}, {"mlp.w1.weight"}}};
+  for (const auto& [one, other] : forms) {
+    std::vector<TensorEntry> tensors = {Weight("a.gate.weight", {3, 16})};
+    for (uint64_t expert = 0; expert < 3; ++expert)
+      for (const std::string& part : expert == 1 ? other : one)
+        tensors.push_back(Weight(fmt::format("a.experts.{}.{}", expert, part), {8, 8}));
+    EXPECT_THAT(CountExperts(tensors, {}).lost, IsEmpty()) << other[0];
+  }
+  std::vector<TensorEntry> adapter;
+  for (const int expert : {0, 2, 5})
+    adapter.push_back(Weight(fmt::format("a.experts.{}.up.lora_A.weight", expert), {4, 32}));
+  EXPECT_THAT(CountExperts(adapter, {{"num_experts", 8}}).lost, IsEmpty());
+}
+
+TEST(ExpertCensusTest, APrunedMixtureIsANote) {
+  const ExpertCensus census = CountExperts(OneByOne(3, 3), {{"config", {{"num_experts", 4}}}});
+  EXPECT_THAT(census.lost, IsEmpty());
+  EXPECT_THAT(census.notes,
+              ElementsAre(HasSubstr("pruned: files and router have 3 of the configuration's 4")));
+}
+
 TEST(ExpertCensusTest, ComparesTheNumberWithTheConfigurationAndTheRouter) {
   const auto lost = [](uint64_t experts, uint64_t rows, const json& model) {
     return CountExperts(OneByOne(experts, rows), model).lost;

@@ -11,7 +11,6 @@
 namespace cairn {
 namespace {
 
-using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -25,6 +24,7 @@ struct Toy {
   std::function<uint64_t(int layer, uint64_t expert)> copy_of = [](int, uint64_t expert) { return expert; };
   std::function<double(int layer, uint64_t expert)> moment = {};  // null: no optimizer
   double attention = kTrained, router = kTrained;
+  bool frozen = false;  // the optimizer has a state of the attention only
   nlohmann::json state = nlohmann::json::object();
 
   std::vector<TensorEntry> Tensors() const {
@@ -35,7 +35,7 @@ struct Toy {
                                .layer = layer,
                                .of_experts = of_experts};
       tensors.push_back({spec, Role::kWeight, Dtype::kF32});
-      if (of_experts && moment) tensors.push_back({spec, Role::kExpAvgSq, Dtype::kF32});
+      if (of_experts ? moment != nullptr : frozen) tensors.push_back({spec, Role::kExpAvgSq, Dtype::kF32});
     };
     for (int layer = 0; layer < 3; ++layer) {
       add(layer, "attention.query.weight", {kHidden, kHidden}, false);
@@ -51,7 +51,7 @@ struct Toy {
     const int layer = tensor.spec.layer;
     const bool of_experts = tensor.spec.of_experts;
     if (tensor.role == Role::kExpAvgSq) {
-      std::ranges::fill(values, static_cast<float>(moment(layer, expert)));
+      std::ranges::fill(values, static_cast<float>(of_experts ? moment(layer, expert) : 1e-6));
       return;
     }
     const uint64_t own = of_experts ? copy_of(layer, expert) : 0;
@@ -81,7 +81,7 @@ struct Toy {
   // What the problems say.
   std::vector<std::string> Lost() const {
     std::vector<std::string> lost;
-    for (const Problem& problem : Check().problems) lost.push_back(problem.what);
+    for (const Problem& problem : Check().experts) lost.push_back(problem.what);
     return lost;
   }
   std::vector<std::string> Notes() const { return Check().notes; }
@@ -93,6 +93,7 @@ TEST(ExpertVerdictTest, ATrainedModelIsGood) {
     if (optimizer) toy.moment = [](int, uint64_t) { return 1e-6; };
     const ValueReport report = toy.Check();
     EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_THAT(report.experts, IsEmpty());
     EXPECT_THAT(report.notes, IsEmpty());
   }
 }
@@ -106,37 +107,67 @@ TEST(ExpertVerdictTest, AModelThatIsNotTrainedIsGood) {
   EXPECT_THAT(toy.Notes(), IsEmpty());
 }
 
-TEST(ExpertVerdictTest, CopiesAreLostExpertsAfterATraining) {
-  Toy toy{.copy_of = [](int layer, uint64_t expert) { return layer == 1 ? expert % 4 : expert; }};
-  EXPECT_THAT(toy.Lost(), ElementsAre(AllOf(HasSubstr("layers.1.mlp.experts.down.weight"),
-                                            HasSubstr("experts 0 = 4, 1 = 5, 2 = 6, 3 = 7 are equal"))));
+TEST(ExpertVerdictTest, CopiesOfAWholeRankInEachLayerAreLostAfterATraining) {
+  Toy toy{.copy_of = [](int, uint64_t expert) { return expert % 4; }};
+  const auto lost =
+      ElementsAre(AllOf(HasSubstr("layers.1.mlp.experts.down.weight"),
+                        HasSubstr("experts 0 = 4, 1 = 5, 2 = 6, 3 = 7 are equal bit for bit: those "
+                                  "of one rank")));
+  EXPECT_THAT(toy.Lost(), lost);
+  EXPECT_THAT(toy.Check().problems, IsEmpty());  // they are in no record of the step
   toy.router = kInitial;
   EXPECT_THAT(toy.Lost(), IsEmpty());
   EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("the model was made of copies")));
   toy.state["iteration"] = 100;
-  EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("one was saved in place of another")));
+  EXPECT_THAT(toy.Lost(), lost);
   toy.state["iteration"] = 0;  // of a step that was made of a model, too
   EXPECT_THAT(toy.Lost(), IsEmpty());
   toy.moment = [](int, uint64_t) { return 1e-6; };
-  EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("one was saved in place of another")));
+  EXPECT_THAT(toy.Lost(), lost);
+  toy.copy_of = [](int, uint64_t expert) { return expert == 6 || expert == 7 ? expert - 4 : expert; };
+  EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("experts 2 = 6, 3 = 7 are equal")));
 }
 
-// As converters leave them.
-TEST(ExpertVerdictTest, ALayerOfInitialExpertsIsLost) {
-  const Toy toy{.deviation = [](int layer, uint64_t) { return layer == 2 ? kInitial : kTrained; }};
-  EXPECT_THAT(toy.Lost(), ElementsAre(AllOf(HasSubstr("layers.2.mlp: experts 0 to 7 have the values"),
-                                            HasSubstr("deviation 0.02"), HasSubstr("lost in"))));
+TEST(ExpertVerdictTest, OtherCopiesAreANote) {
+  const std::pair<const char*, std::function<uint64_t(int, uint64_t)>> copies[] = {
+      {"upcycled", [](int, uint64_t) { return 0; }},
+      {"merged", [](int, uint64_t expert) { return expert == 3 ? 2 : expert; }},
+      {"merged in pairs", [](int, uint64_t expert) { return expert / 2; }},
+      {"one rank, but not whole", [](int, uint64_t expert) { return expert == 5 ? 1 : expert; }},
+      {"another layer", [](int layer, uint64_t expert) { return layer == 1 ? expert % 4 : expert; }}};
+  for (const auto& [name, copy_of] : copies) {
+    SCOPED_TRACE(name);
+    const Toy toy{.copy_of = copy_of, .moment = [](int, uint64_t) { return 1e-6; }};
+    EXPECT_THAT(toy.Lost(), IsEmpty());
+    EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("are equal bit for bit: the model was made of copies")));
+  }
 }
 
-TEST(ExpertVerdictTest, InitialExpertsOfAllLayersAreLostIfTheRestWasTrained) {
-  Toy toy{.deviation = [](int, uint64_t) { return kInitial; }};
-  EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("layers.0.mlp, layers.1.mlp, layers.2.mlp: experts 0 to 7")));
+// As a converter leaves them, or who freezes them: the values are the same.
+TEST(ExpertVerdictTest, InitialExpertsOfWholeLayersAreANote) {
+  Toy toy{.deviation = [](int layer, uint64_t) { return layer == 2 ? kInitial : kTrained; }};
+  EXPECT_THAT(toy.Lost(), IsEmpty());
+  EXPECT_THAT(toy.Notes(), ElementsAre(AllOf(HasSubstr("layers.2.mlp: experts 0 to 7 have the values"),
+                                             HasSubstr("deviation 0.02"), HasSubstr("frozen, new"))));
+  toy.deviation = [](int, uint64_t) { return kInitial; };
+  EXPECT_THAT(toy.Lost(), IsEmpty());
+  EXPECT_THAT(toy.Notes(),
+              ElementsAre(HasSubstr("layers.0.mlp, layers.1.mlp, layers.2.mlp: experts 0 to 7")));
   toy.deviation = [](int, uint64_t) { return kInitial / std::sqrt(6); };  // as Megatron's output layers
-  EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("experts 0 to 7")));
+  EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("experts 0 to 7")));
+  toy.frozen = true;
+  EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("frozen, the optimizer has no state of them")));
 }
 
-TEST(ExpertVerdictTest, TheExpertsOfARankAreLostInAllLayers) {
-  const Toy toy{.deviation = [](int, uint64_t expert) { return expert / 2 == 1 ? kInitial : kTrained; }};
+TEST(ExpertVerdictTest, TheExpertsOfARankAreLostInAllLayersUnlessTheOptimizerExplainsThem) {
+  Toy toy{.deviation = [](int, uint64_t expert) { return expert / 2 == 1 ? kInitial : kTrained; }};
+  EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("experts 2 to 3 have the values")));
+  toy.frozen = true;
+  EXPECT_THAT(toy.Lost(), IsEmpty());
+  toy.moment = [](int, uint64_t expert) { return expert / 2 == 1 ? 0 : 1e-6; };
+  EXPECT_THAT(toy.Lost(), IsEmpty());
+  EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("their gradients are masked: their moments are zero")));
+  toy.moment = [](int, uint64_t) { return 1e-6; };
   EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("experts 2 to 3 have the values")));
 }
 
@@ -149,14 +180,21 @@ TEST(ExpertVerdictTest, AnExpertWithoutTokensIsANote) {
               ElementsAre(HasSubstr("layers.1.mlp: expert 5 has the values of an initialization")));
   toy.moment = [](int layer, uint64_t expert) { return expert == 5 && layer == 1 ? 0.0 : 1e-6; };
   EXPECT_THAT(toy.Lost(), IsEmpty());
-  EXPECT_THAT(toy.Notes(), Each(HasSubstr("no token was routed there yet")));
+  EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("no token was routed there yet")));
   toy.moment = [](int, uint64_t) { return 1e-6; };  // which says that it was trained as the others
   EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("layers.1.mlp: expert 5 has the values")));
 }
 
-TEST(ExpertVerdictTest, MomentsOfFewerExpertsThanATokenVisitsAreLost) {
+TEST(ExpertVerdictTest, AnInitialExpertIsSeenBesideOnesOfTwiceTheDeviation) {
+  const Toy toy{.deviation = [](int, uint64_t expert) { return expert == 5 ? kInitial : 2 * kInitial; }};
+  EXPECT_THAT(toy.Lost(), IsEmpty());
+  EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("expert 5 has the values of an initialization")));
+}
+
+TEST(ExpertVerdictTest, MomentsOfZeroAreANote) {
   const Toy toy{.moment = [](int, uint64_t expert) { return expert == 0 ? 1e-6 : 0.0; }};
-  EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("the exp_avg_sq of experts 1 to 7 is zero")));
+  EXPECT_THAT(toy.Lost(), IsEmpty());
+  EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("the exp_avg_sq of experts 1 to 7 is zero")));
 }
 
 }  // namespace
