@@ -1,20 +1,15 @@
 // RUN/.run is compared with the directory it lies in. Another inode or birth time: a copy. The same facts and
-// path: the owner. The same facts at another path: renamed. Without birth times two disks may agree by
-// chance; then the old path is checked, and if the run is still at it, this one is the copy.
+// path: the owner. The same facts at another path: renamed, unless the run is still at the old path. Then
+// this one is the copy: a clone of a file system (a snapshot, a copied image) keeps inodes and birth times.
 
 #include "ckpt/run/run_identity.h"
 
-#include <fcntl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/digest.h"
-#include "ckpt/base/posix_error.h"
-#include "ckpt/base/unix_nanoseconds.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
@@ -57,25 +52,36 @@ Result<Owner> Decode(const std::string& text) {
     return Corrupt("it is not the identity of a run; remove it, and the next training here begins a new run");
   return Owner{.run = json["run"],
                .path = json["directory"],
-               .facts = {json["inode"], json["born_unix_nanoseconds"]},
+               .facts = {.inode = json["inode"], .born_unix_nanoseconds = json["born_unix_nanoseconds"]},
                .copied_from = TextField(json, "copied_from")};
 }
 
-// Whether `path` is a run directory that bears the same identity: then the other one is the copy of it.
-bool StillThere(FileSystem& fs, const Owner& owner, const DirectoryFacts& here) {
+// Two paths of one directory: by a link, or by two mounts. Each mount may have a device of its own; then only
+// what the holder of the run's lock wrote into it tells that it is the same one.
+bool IsSame(FileSystem& fs, const std::string& a, const DirectoryFacts& facts_of_a, const std::string& b,
+            const DirectoryFacts& facts_of_b) {
+  if (!(facts_of_a == facts_of_b)) return false;
+  if (facts_of_a.device == facts_of_b.device) return true;
+  const auto holder = [&](const std::string& run) {
+    return ReadSmallFile(fs, JoinPath(run, kLockName), kMaxBytes);
+  };
+  const Result<std::string> of_a = holder(a), of_b = holder(b);
+  return of_a.ok() && of_b.ok() && !of_a->empty() && *of_a == *of_b;
+}
+
+// Whether the run is still at its old path, in another directory: then the one at `path` is the copy of it.
+bool StillThere(FileSystem& fs, const Owner& owner, const std::string& path, const DirectoryFacts& here) {
   const Result<DirectoryFacts> facts = FactsOfDirectory(owner.path);
-  if (!facts.ok() || *facts == here) return false;
+  if (!facts.ok() || IsSame(fs, owner.path, *facts, path, here)) return false;
   const Result<std::string> text = ReadSmallFile(fs, JoinPath(owner.path, kRunName), kMaxBytes);
   const Result<Owner> other = text.ok() ? Decode(*text) : text.status();
-  return other.ok() && other->run == owner.run;
+  return other.ok() && other->run == owner.run && other->facts == *facts;  // else that one is a copy
 }
 
 Ownership Judge(FileSystem& fs, const Owner& owner, const std::string& path, const DirectoryFacts& here) {
   if (!(owner.facts == here)) return Ownership::kCopied;
   if (owner.path == path) return Ownership::kOwned;
-  if (here.born_unix_nanoseconds != 0) return Ownership::kRenamed;
-  // Another disk may have the same inode; without birth times only the old place tells a copy from a rename.
-  return StillThere(fs, owner, here) ? Ownership::kCopied : Ownership::kRenamed;
+  return StillThere(fs, owner, path, here) ? Ownership::kCopied : Ownership::kRenamed;
 }
 
 Status WriteOwner(FileSystem& fs, const std::string& run_dir, const Owner& owner) {
@@ -92,14 +98,6 @@ std::string NewRunId() {
   std::string hex;
   for (const unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
   return hex;
-}
-
-Result<DirectoryFacts> FactsOfDirectory(const std::string& path) {
-  struct statx st;
-  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_INO | STATX_BTIME, &st) != 0)
-    return PosixError("find", path, errno);
-  const bool born = (st.stx_mask & STATX_BTIME) != 0;
-  return DirectoryFacts{st.stx_ino, born ? UnixNanoseconds(st.stx_btime.tv_sec, st.stx_btime.tv_nsec) : 0};
 }
 
 std::vector<std::string> RunsNamedAt(FileSystem& fs, const std::string& run_dir) {

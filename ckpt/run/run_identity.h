@@ -3,26 +3,17 @@
 // A run is its identity: 32 random hex digits, in every manifest that its training writes. A name or a path
 // is not an identity: `mv` changes them and `cp -r` copies everything in them, steps and identities too. So
 // the run's directory says in RUN/.run which directory it was when it took its identity, by inode and birth
-// time, which a rename keeps and a copy does not. A directory that is not the one named in its file is a
-// copy: it becomes a new run before anything is written into it. FORMAT.md, "Run identity".
+// time, which a rename keeps and a copy does not. A directory that is not the one named in its file, or that
+// is on a clone of its file system, is a copy: it becomes a new run before anything is written into it.
+// FORMAT.md, "Run identity".
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "ckpt/io/file_system.h"
+#include "ckpt/io/directory_facts.h"
 
 namespace cairn {
-
-// Facts that a directory keeps when it is renamed, and that differ in a copy.
-struct DirectoryFacts {
-  uint64_t inode = 0;
-  int64_t born_unix_nanoseconds = 0;  // 0: the file system does not say
-  bool operator==(const DirectoryFacts&) const = default;
-};
-// Errors: NotFound, IoError.
-Result<DirectoryFacts> FactsOfDirectory(const std::string& path);
 
 enum class Ownership {
   kNone,     // there is no RUN/.run: a new directory, one of an older Cairn, or a reshaped one

@@ -66,7 +66,7 @@ Result<LocalOwner> DecodeLocalOwner(const std::string& text) {
     return Corrupt("not the owner of local steps");
   return LocalOwner{.run = json["run"],
                     .run_dir = json["run_directory"],
-                    .facts = {json["inode"], json["born_unix_nanoseconds"]},
+                    .facts = {.inode = json["inode"], .born_unix_nanoseconds = json["born_unix_nanoseconds"]},
                     .host = json["host"]};
 }
 

@@ -81,6 +81,29 @@ TEST_F(RunIdentityTest, ACopyIsDetectedUnderTheNameOfItsOriginal) {
   EXPECT_EQ(Own(dir_ / "old"), run);
 }
 
+// The kind: a place that keeps inodes and birth times, and is a copy all the same: a snapshot, a clone of a
+// volume, a copied image, a disk that a machine was cloned with. Each is mounted elsewhere, so its file names
+// the old path and fits the directory that it lies in.
+TEST_F(RunIdentityTest, ACloneOfAFileSystemIsAnotherRunAsLongAsTheOldPathHasTheRun) {
+  const std::string a = Make("a"), clone = Make("clone"), run = Own(a);
+  const DirectoryFacts facts = FactsOfDirectory(clone).value();
+  const auto clone_it = [&] {
+    Write(JoinPath(clone, kRunName),
+          fmt::format(R"({{"run": "{}", "directory": "{}", "inode": {}, "born_unix_nanoseconds": {}}})", run,
+                      CanonicalPath(a), facts.inode, facts.born_unix_nanoseconds));
+  };
+  clone_it();
+  EXPECT_EQ(OwnershipOf(clone), Ownership::kCopied);
+  EXPECT_NE(Own(clone), run);
+  EXPECT_EQ(Own(a), run);
+  // The original is not mounted, or another run has its path: the volume was moved.
+  clone_it();
+  stdfs::rename(a, dir_ / "gone");
+  EXPECT_EQ(OwnershipOf(clone), Ownership::kRenamed);
+  Own(Make("a"));
+  EXPECT_EQ(Own(clone), run);
+}
+
 TEST_F(RunIdentityTest, AnIdentityWithoutAnOwnerIsIgnored) {
   const std::string a = Make("a"), run(32, 'a');
   Write(JoinPath(a, kRunName), run + "\n");
