@@ -22,12 +22,15 @@ void GiveUpShared(const UniqueFd& fd, FileLock::How how) {
 }  // namespace
 
 Result<FileLock> FileLock::Open(std::string path, Missing missing) {
-  // Non-blocking: it may be a named pipe.
-  const int flags =
-      (missing == Missing::kCreate ? O_RDWR | O_CREAT : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  int fd = -1;
-  do fd = ::open(path.c_str(), flags, 0666);
-  while (fd < 0 && errno == EINTR);
+  const auto open = [&](int flags) {
+    int fd = -1;  // non-blocking: it may be a named pipe
+    do fd = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+  };
+  int fd = open(missing == Missing::kCreate ? O_RDWR | O_CREAT : O_RDWR);
+  // For a lock that is shared. NFS gives an exclusive one only to writers.
+  if (fd < 0 && missing == Missing::kError && errno != ENOENT) fd = open(O_RDONLY);
   if (fd < 0) return PosixError("open", path, errno);
   return FileLock(UniqueFd(fd), std::move(path));
 }

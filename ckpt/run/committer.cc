@@ -65,7 +65,7 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   made.lock_ = made.own_lock_.get();
   if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir, TellLeft));  // may free space
   // A command that was killed before it made its directory left the mark.
-  if (what.resume && !adopts) CAIRN_RETURN_IF_ERROR(RemoveMarked(fs, made.partial_path_));
+  if (what.resume && !adopts) CAIRN_RETURN_IF_ERROR(RemoveMarked(fs, made.partial_path_, LocksHeld::kRun));
   if (!adopts) CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, what.run_dir, what.need_bytes));
   CAIRN_ASSIGN_OR_RETURN(made.partial_dir_,
                          (adopts ? PartialDir::Adopt : PartialDir::Make)(
@@ -77,12 +77,7 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
 }
 
 Status Committer::MakePartial(const std::vector<std::string>& beside) {
-  const MarkedContents contents{.step = true, .files = beside};
-  const Status marked = WriteMark(*fs_, partial_path_, contents);
-  const bool other_was_first = marked.kind() == StatusKind::kAlreadyExists;
-  if (!other_was_first) CAIRN_RETURN_IF_ERROR(marked);
-  CAIRN_RETURN_IF_ERROR(fs_->MakeDir(partial_path_));
-  return other_was_first && !beside.empty() ? ReplaceMark(*fs_, partial_path_, contents) : OkStatus();
+  return MakeMarkedDir(*fs_, partial_path_, {.step = true, .files = beside});
 }
 
 Status Committer::CheckNew() const {
@@ -136,16 +131,14 @@ Status Committer::Publish() {
   RemoveMark(*fs_, partial_path_);
   if (partial_dir_) partial_dir_->Keep();
   if (run_dir_made_) run_dir_made_->Keep();
+  if (own_lock_) RemoveMark(*fs_, run_dir_);  // of a command that was killed
   return OkStatus();
 }
 
-// On a full disk a process takes its unfinished mark away again, after another has found it and made the
-// directory.
+// The mark may be missing or not bound: on a full disk a process takes its unfinished one away again, after
+// another has found it and made the directory.
 void Committer::Abandon(const std::vector<std::string>& beside) {
-  const Status removed = RemoveMarked(*fs_, partial_path_);
-  if (removed.kind() == StatusKind::kInvalidArgument &&
-      fs_->LinkStat(MarkPath(partial_path_)).status().kind() == StatusKind::kNotFound)
-    (void)RemoveMarked(*fs_, partial_path_, {.step = true, .files = beside});
+  (void)RemoveMarked(*fs_, partial_path_, {.step = true, .files = beside});
 }
 
 // A command may add a step to a run that has continued since.

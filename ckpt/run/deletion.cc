@@ -211,7 +211,8 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
   CAIRN_RETURN_IF_ERROR(check.Run(proof));
   const std::string aside = JoinPath(d.run_dir, DeletingDirName(check.manifest().step, d.nonce));
   const MarkedContents files{.files = check.files()};
-  CAIRN_RETURN_IF_ERROR(WriteMark(fs, aside, files));
+  CAIRN_ASSIGN_OR_RETURN(const DirectoryFacts facts, FactsOf(fs, JoinPath(d.run_dir, d.name)));
+  CAIRN_RETURN_IF_ERROR(WriteMark(fs, aside, files, facts));
   if (const Status renamed = fs.RenameNew(JoinPath(d.run_dir, d.name), aside); !renamed.ok()) {
     RemoveMark(fs, aside);
     return renamed;

@@ -146,7 +146,9 @@ Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const 
     backoff.Pause();
     lock = Take(run_dir);
   }
-  if (lock.ok()) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir, left));
+  CAIRN_RETURN_IF_ERROR(lock.status());
+  RemoveMark(fs, run_dir);  // of a command that was killed: the run is this training's now
+  CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir, left));
   return lock;
 }
 
@@ -175,7 +177,7 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain
   // after a power loss, and must then have all its files.
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
   for (const std::string& name : leftovers)
-    CAIRN_RETURN_IF_ERROR(LeaveRefused(RemoveMarked(fs, JoinPath(run_dir, name)), left));
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(RemoveMarked(fs, JoinPath(run_dir, name), LocksHeld::kRun), left));
   return OkStatus();
 }
 

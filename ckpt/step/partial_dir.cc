@@ -15,7 +15,6 @@ namespace cairn {
 namespace {
 
 constexpr int kAttempts = 10;
-constexpr size_t kNonceDigits = 8;
 
 // Other programs have files of the manifest's name, too.
 bool IsCommittedStep(FileSystem& fs, const std::string& directory) {
@@ -50,48 +49,21 @@ void Forget(const FileSystem& fs, const std::string& path) {
 
 // An empty path: nothing was made but those above it.
 Status Remove(FileSystem& fs, const std::string& path, const std::vector<std::string>& made) {
-  const Status removed = path.empty() ? OkStatus() : RemoveMarked(fs, path);
+  const Status removed = path.empty() ? OkStatus() : RemoveMarked(fs, path, LocksHeld::kAll);
   for (auto directory = made.rbegin(); directory != made.rend(); ++directory) (void)fs.RemoveDir(*directory);
   return removed;
 }
 
-constexpr std::string_view kPartialMark = ".partial-";
-
 // True for the names of partial directories of `final_name`.
 bool IsPartialOf(std::string_view name, const std::string& final_name) {
-  const std::string prefix = final_name + std::string(kPartialMark);
+  const std::string prefix = PartialPrefix(final_name);
   return name.starts_with(prefix) && name.size() == prefix.size() + kNonceDigits &&
          IsHex(name.substr(prefix.size()));
 }
 
-// No other process uses a simulated file system.
-bool HasOtherProcesses(const FileSystem& fs) { return &fs == &FileSystem::Posix(); }
-
 bool IsLive(const FileSystem& fs, const std::string& path) {
   const std::lock_guard guard(Live().mutex);
   return std::ranges::any_of(Live().directories, [&](const LiveDir& live) { return live.Is(fs, path); });
-}
-
-// True if no process holds a lock on the file, which may be missing. `lock` keeps it so.
-bool IsFree(FileSystem& fs, const std::string& locked, std::optional<FileLock>& lock) {
-  if (!HasOtherProcesses(fs)) return true;
-  Result<FileLock> opened = FileLock::Open(locked, FileLock::Missing::kError);
-  if (!opened.ok()) return opened.status().kind() == StatusKind::kNotFound;
-  const Result<bool> free = opened->TryLock(FileLock::How::kExclusive);
-  if (!free.ok()) TellLeft(free.status());
-  if (free.ok() && *free) lock = std::move(*opened);
-  return free.ok() && *free;
-}
-
-// A save of a training uses the lock of its run.
-void RemoveLeftover(FileSystem& fs, const std::string& parent, const std::string& name) {
-  const std::string path = parent + name;
-  std::optional<FileLock> mark, own, above;
-  if (IsLive(fs, path) || !IsFree(fs, MarkPath(path), mark) || !IsFree(fs, JoinPath(path, kLockName), own))
-    return;
-  if (ParseMarkedDirName(name) && !IsFree(fs, JoinPath(ParentDir(path), kLockName), above)) return;
-  if (const Status removed = RemoveMarked(fs, path); !removed.ok() && HasOtherProcesses(fs))
-    TellLeft(removed);
 }
 
 }  // namespace
@@ -134,7 +106,12 @@ void RemoveLeftovers(FileSystem& fs, const std::string& path) {
   }
   // A directory that was renamed just before a kill may have its old name again after a power loss.
   if (!leftovers.empty()) (void)fs.SyncDir(ParentDir(whole));
-  for (const std::string& name : leftovers) RemoveLeftover(fs, parent, name);
+  for (const std::string& name : leftovers) {
+    if (IsLive(fs, parent + name)) continue;
+    const Status removed = RemoveMarked(fs, parent + name, LocksHeld::kNone);
+    // Beside a final name a mark counts only for a run directory that is empty; else it says nothing.
+    if (!removed.ok() && name != own && HasOtherProcesses(fs)) TellLeft(removed);
+  }
 }
 
 Status ClearPlace(FileSystem& fs, const std::string& path) {
@@ -185,7 +162,7 @@ Status PartialDir::MakeLive(const std::string& path, const MarkedContents& conte
   }
   path_ = path;
   Live().directories.push_back({fs_, path_, made_});
-  return OkStatus();
+  return BindMark(*fs_, path);
 }
 
 Result<PartialDir> PartialDir::Make(FileSystem& fs, const std::string& path, const MarkedContents& contents,
@@ -204,13 +181,12 @@ Result<PartialDir> PartialDir::MakeFor(FileSystem& fs, const std::string& final_
                                        const MarkedContents& contents) {
   CAIRN_RETURN_IF_ERROR(ClearPlace(fs, final_path));
   const std::string whole(WithoutSlashes(final_path));
-  return Make(fs, fmt::format("{}{}{}", whole, kPartialMark, NewNonce()), contents, whole);
+  return Make(fs, PartialPrefix(whole) + NewNonce(), contents, whole);
 }
 
 Result<PartialDir> PartialDir::Adopt(FileSystem& fs, const std::string& path, const MarkedContents& contents,
                                      const std::string& final_path) {
-  const Status marked = WriteMark(fs, path, contents);
-  if (!marked.ok() && marked.kind() != StatusKind::kAlreadyExists) return marked;
+  CAIRN_RETURN_IF_ERROR(MakeMarkedDir(fs, path, contents));
   PartialDir adopted;
   adopted.fs_ = &fs;
   adopted.path_ = path;

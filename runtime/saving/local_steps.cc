@@ -340,7 +340,7 @@ Status LocalSteps::Install() const {
   for (const std::string& name : names)
     CAIRN_RETURN_IF_ERROR(fs_.Rename(JoinPath(partial, name), JoinPath(directory, name)));
   CAIRN_RETURN_IF_ERROR(fs_.SyncDir(directory));
-  return RemoveMarked(fs_, partial);
+  return RemoveMarked(fs_, partial, {.step = true});
 }
 
 Status LocalSteps::SetAsideNewerThan(int64_t step) {

@@ -77,19 +77,19 @@ Result<std::unique_ptr<Tokenizer>> PrepareTokenizer(FileSystem& fs, const Datase
 // The files beside the dataset, and then the dataset. A failure takes them away again.
 Status Publish(FileSystem& fs, const DatasetRequest& request, const std::string& model,
                const std::map<std::string, std::string>& tokenizer, IndexedDatasetBuilder& builder) {
-  std::optional<PartialDir> directory;
+  MarkedContents files;
   if (!tokenizer.empty()) {
-    MarkedContents files;
     for (const auto& [name, text] : tokenizer) files.files.push_back(name);
-    CAIRN_ASSIGN_OR_RETURN(directory, PartialDir::Make(fs, request.TokenizerDir(), files));
+    CAIRN_ASSIGN_OR_RETURN(PartialDir directory, PartialDir::MakeFor(fs, request.TokenizerDir(), files));
     for (const auto& [name, text] : tokenizer)
-      CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory->path(), name), text));
-    CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory->path()));
+      CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory.path(), name), text));
+    CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory.path()));
+    CAIRN_RETURN_IF_ERROR(directory.Publish());
   }
   if (!model.empty()) CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, request.ModelPath(), model));
   const Status finished = builder.Finish();
-  if (finished.ok() && directory) directory->Keep();
   if (!finished.ok() && !model.empty()) (void)fs.RemoveFile(request.ModelPath());
+  if (!finished.ok() && !tokenizer.empty()) (void)RemoveMarked(fs, request.TokenizerDir(), files);
   return finished;
 }
 

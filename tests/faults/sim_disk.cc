@@ -321,7 +321,8 @@ Result<FileInfo> SimDisk::Stat(const std::string& path) {
   if (place.inode < 0) return NoFile(path);
   const Node& node = tree_[place.inode];
   return FileInfo{.kind = node.directory ? FileKind::kDirectory : FileKind::kFile,
-                  .bytes = node.directory ? 0 : node.bytes->size()};
+                  .bytes = node.directory ? 0 : node.bytes->size(),
+                  .inode = static_cast<uint64_t>(place.inode) + 1};
 }
 
 Result<std::vector<std::string>> SimDisk::List(const std::string& directory) {

@@ -78,6 +78,9 @@ class SimDisk final : public FileSystem {
 
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct = Direct::kOff) override;
   Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) override;
+  Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct direct) override {
+    return OpenForRead(path, direct);
+  }
   Result<FileInfo> Stat(const std::string& path) override;
   Result<std::vector<std::string>> List(const std::string& directory) override;
   Status MakeDir(const std::string& path) override;

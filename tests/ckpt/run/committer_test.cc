@@ -29,7 +29,7 @@ class CommitterTest : public testing::Test {
     const std::string partial = JoinPath(run_, PartialDirName(7, nonce));
     stdfs::create_directories(partial);
     for (const char* name : {"shard-00000.h5", "index.h5", "manifest.json"}) Touch(JoinPath(partial, name));
-    EXPECT_TRUE(WriteMark(FileSystem::Posix(), partial, {.step = true}).ok());
+    EXPECT_TRUE(MakeMarkedDir(FileSystem::Posix(), partial, {.step = true}).ok());
     return partial;
   }
 

@@ -231,7 +231,7 @@ TEST_F(DeletionTest, FinishesAKilledDeletionAndKeepsForeignFiles) {
     left.clear();
     ASSERT_TRUE(CleanLeftovers(fs_, run_, [&](const Status& why) { left.push_back(why.message()); }).ok());
   };
-  ASSERT_TRUE(WriteMark(fs_, aside, {.files = files}).ok());
+  ASSERT_TRUE(WriteMark(fs_, aside, {.files = files}, FactsOf(fs_, Path(20)).value()).ok());
   stdfs::rename(Path(20), aside);
   Touch(aside + "/notes.txt");
   clean();
@@ -254,7 +254,7 @@ TEST_F(DeletionTest, CleanUpKeepsForeignFilesAndReportsThemOnce) {
   Touch(run_ + "/step-00000040.partial-1a/shard-00000.h5");
   Touch(run_ + "/step-00000040.partial-1a/vocab.json");
   ASSERT_TRUE(
-      WriteMark(fs_, run_ + "/step-00000040.partial-1a", {.step = true, .files = {"vocab.json"}}).ok());
+      MakeMarkedDir(fs_, run_ + "/step-00000040.partial-1a", {.step = true, .files = {"vocab.json"}}).ok());
   Touch(run_ + "/latest.1a");
   stdfs::copy(Path(10), run_ + "/step-00000010.partial-20261127");  // a user's, without a mark
   stdfs::create_directory(run_ + "/step-00000040.partial-backup");  // no nonce

@@ -1,6 +1,7 @@
 #include "ckpt/step/partial_dir.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,7 +26,7 @@ class PartialDirTest : public testing::Test {
   void Leave(const std::string& name) const { stdfs::create_directories(dir_ / name); }
   void Touch(const std::string& name, const char* text = "x") const { std::ofstream(dir_ / name) << text; }
   void Mark(const std::string& name, const MarkedContents& contents) const {
-    ASSERT_TRUE(WriteMark(fs_, dir_ / name, contents).ok());
+    ASSERT_TRUE(MakeMarkedDir(fs_, dir_ / name, contents).ok());
   }
   static std::string Name(const PartialDir& partial) { return stdfs::path(partial.path()).filename(); }
   std::set<std::string> Names() const {
@@ -67,7 +68,8 @@ TEST_F(PartialDirTest, RemovesLeftoversOfKilledProcesses) {
   Leave("out.partial-01234567");
   Touch("out.partial-01234567/made");
   Mark("out.partial-01234567", {.files = {"made", "sub/never"}});
-  Mark("out.partial-89abcdef", {});  // it was killed before it made the directory
+  ASSERT_TRUE(
+      WriteMark(fs_, dir_ / "out.partial-89abcdef", {}).ok());  // it was killed before it made the directory
   Touch("out.partial-89abcde0.cairn-mark", "");
   Leave("out");  // a run directory that a command made
   Mark("out", {.run = true});
@@ -137,11 +139,137 @@ TEST_F(PartialDirTest, FollowsNoLinksAndNoPathsThatLeadOutside) {
   stdfs::create_directory_symlink(dir_ / "elsewhere", dir_ / "out.partial-89abcdef");
   Mark("out.partial-89abcdef", {.files = {"made"}});
   Leave("out.partial-00000000");
-  Mark("out.partial-00000000", {.files = {"../elsewhere/made"}});
+  ASSERT_TRUE(WriteMark(fs_, dir_ / "out.partial-00000000", {.files = {"../elsewhere/made"}},
+                        FactsOf(fs_, dir_ / "out.partial-00000000").value())
+                  .ok());
   testing::internal::CaptureStderr();
   RemoveLeftovers(fs_, dir_ / "out");
   EXPECT_NE(testing::internal::GetCapturedStderr(), "");
   EXPECT_TRUE(Exists(dir_ / "elsewhere/made"));
+}
+
+// The kind: a mark, which is a file that anybody can write, copy, move or unpack, gives a right that its
+// maker did not have.
+class MarkTest : public PartialDirTest {
+ protected:
+  static constexpr const char* kPartial = "out.partial-01234567";
+  void Put(const std::string& name) const {
+    Leave(name);
+    for (const char* file : {"/made", "/manifest.json", "/.lock"}) Touch(name + file);
+  }
+  // Whatever runs next beside it, in it or above it removes nothing of `name`.
+  void ExpectStays(const std::string& name) const {
+    const auto left = [](const Status&) {};
+    testing::internal::CaptureStderr();
+    RemoveLeftovers(fs_, dir_ / "out");
+    RemoveLeftovers(fs_, dir_ / name);
+    EXPECT_TRUE(CleanLeftovers(fs_, dir_.path(), left).ok());
+    testing::internal::GetCapturedStderr();
+    for (const char* file : {"/made", "/manifest.json", "/.lock"})
+      EXPECT_TRUE(Exists(dir_ / name + file)) << name << file;
+  }
+};
+
+TEST_F(MarkTest, BesideAFinalNameItCountsOnlyForARunDirectoryAndListsNoFiles) {
+  Put("out");
+  for (const MarkedContents& contents :
+       {kFiles, MarkedContents{.step = true}, MarkedContents{.run = true, .files = {"made"}},
+        MarkedContents{.step = true, .run = true}, MarkedContents{.run = true}}) {
+    Mark("out", contents);
+    ExpectStays("out");
+    stdfs::remove(MarkPath(dir_ / "out"));
+  }
+  Put("step-00000010");  // a committed step
+  Mark("step-00000010", {.step = true});
+  ExpectStays("step-00000010");
+}
+
+TEST_F(MarkTest, IsBoundToTheDirectoryThatItWasMadeFor) {
+  Put("out.partial-89abcdef");
+  Mark("out.partial-89abcdef", kFiles);
+  // A tree that was copied or restored with its marks.
+  for (const char* copy : {"copy", "copy/run"}) {
+    Leave(copy);
+    stdfs::copy(dir_ / "out.partial-89abcdef", dir_ / copy + "/out.partial-89abcdef");
+    stdfs::copy(MarkPath(dir_ / "out.partial-89abcdef"), MarkPath(dir_ / copy + "/out.partial-89abcdef"));
+    testing::internal::CaptureStderr();
+    RemoveLeftovers(fs_, dir_ / copy + "/out");
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("its mark was made for another directory"),
+              std::string::npos);
+    EXPECT_TRUE(Exists(dir_ / copy + "/out.partial-89abcdef/made"));
+  }
+  // Its directory was moved away, and somebody made one of its name.
+  stdfs::rename(dir_ / "out.partial-89abcdef", dir_ / "mine");
+  Put("out.partial-89abcdef");
+  ExpectStays("out.partial-89abcdef");
+  // Somebody made the directory after a command had written its mark, and was killed.
+  ASSERT_TRUE(WriteMark(fs_, dir_ / kPartial, kFiles).ok());
+  Put(kPartial);
+  ExpectStays(kPartial);
+  // A step that is being deleted has its mark before it has its name.
+  ASSERT_TRUE(
+      WriteMark(fs_, dir_ / "step-00000010.deleting-1a", kFiles, FactsOf(fs_, dir_ / "mine").value()).ok());
+  Put("step-00000010.deleting-1a");
+  ExpectStays("step-00000010.deleting-1a");
+}
+
+TEST_F(MarkTest, AKillBetweenMkdirAndBindingLeavesADirectoryThatCanBeRemoved) {
+  for (const size_t digits : {size_t{0}, size_t{7}, size_t{39}}) {  // of the binding were written
+    Mark(kPartial, kFiles);
+    std::string text = ReadSmallFile(fs_, MarkPath(dir_ / kPartial), 1000).value();
+    text.replace(13 + digits, 40 - digits, 40 - digits, '-');
+    std::ofstream(MarkPath(dir_ / kPartial)) << text;
+    RemoveLeftovers(fs_, dir_ / "out");
+    EXPECT_TRUE(Names().empty());
+  }
+}
+
+TEST_F(MarkTest, BelongsToTheOwnerOfTheDirectoryAndToTheCaller) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, which can give a file away";
+  const auto give = [&](const std::string& path) { ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0); };
+  Put(kPartial);
+  Mark(kPartial, kFiles);
+  give(MarkPath(dir_ / kPartial));  // another user's mark of my directory
+  ExpectStays(kPartial);
+  give(dir_ / kPartial);  // and of that user's own directory, into which my file was moved
+  ExpectStays(kPartial);
+  stdfs::remove_all(dir_ / kPartial);
+  testing::internal::CaptureStderr();
+  RemoveLeftovers(fs_, dir_ / "out");
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Names(), std::set<std::string>{std::string(kPartial) + ".cairn-mark"});
+}
+
+// The kind: a directory that is being written is taken for a leftover. Each way to RemoveMarked() asks for
+// the locks.
+TEST_F(MarkTest, ADirectoryThatIsBeingWrittenIsNotALeftover) {
+  const std::string run = dir_ / "run";
+  Leave("run");
+  Mark("run", {.run = true});  // a command that made the run was killed
+  std::vector<PartialDir> live;
+  for (const char* place : {"/export", "/step-00000009", "/deep/export"}) {
+    Result<PartialDir> made = PartialDir::MakeFor(fs_, run + place, kFiles);
+    ASSERT_TRUE(made.ok());
+    std::ofstream(made->path() + "/made") << "half";
+    live.push_back(std::move(*made));
+  }
+  const auto expect_all = [&](const char* after) {
+    for (const PartialDir& made : live) EXPECT_TRUE(Exists(made.path() + "/made")) << after << made.path();
+  };
+  RemoveLeftovers(fs_, run);
+  expect_all("the next command with the same DST: ");
+  RemoveLeftovers(fs_, run + "/step-00000009");
+  expect_all("the next command with RUN/step-N: ");
+  {
+    ASSERT_TRUE(RunLock::Hold(fs_, run, [](const Status&) {}).ok());
+  }
+  expect_all("a training: ");
+  EXPECT_FALSE(Exists(MarkPath(run)));  // the run is the training's now
+  Mark("run", {.run = true});
+  EXPECT_TRUE(RemoveMarked(fs_, run, LocksHeld::kAll).ok());
+  expect_all("the command that made RUN, and failed: ");
+  for (PartialDir& made : live) EXPECT_TRUE(made.Publish().ok());
+  EXPECT_TRUE(Exists(run + "/export/made") && Exists(run + "/step-00000009/made"));
 }
 
 // A training holds the lock of its run, and no lock on the steps that it saves.

@@ -319,13 +319,13 @@ TEST_F(StepTest, WithoutExchangeAStoppedSaveLeavesTheOldOrTheNewStep) {
 TEST_F(StepTest, IfAStepCannotBeRestoredItsReplacementStays) {
   const std::string partial = JoinPath(run_, PartialDirName(100, "a9a1"));
   filesystem::copy(StepPath(), partial);
-  ASSERT_TRUE(WriteMark(fs_, partial, {.step = true}).ok());
+  ASSERT_TRUE(MakeMarkedDir(fs_, partial, {.step = true}).ok());
   filesystem::rename(StepPath(), JoinPath(run_, SupersededDirName(100, "a9a1")));
   FaultyFileSystem faulty(fs_);
   faulty.SetBudget(0);
-  EXPECT_FALSE(RemoveMarked(faulty, partial).ok());
+  EXPECT_FALSE(RemoveMarked(faulty, partial, LocksHeld::kRun).ok());
   EXPECT_TRUE(StepReader::Open(fs_, StepPath()).ok());
-  ASSERT_TRUE(RemoveMarked(fs_, partial).ok());
+  ASSERT_TRUE(RemoveMarked(fs_, partial, LocksHeld::kRun).ok());
   EXPECT_FALSE(Detected(fs_, StepPath()));
   EXPECT_FALSE(filesystem::exists(partial));
 }

@@ -134,7 +134,7 @@ struct Scene {
     for (const char* left : {"/step-00000006.partial-0badcafe0/shard-00000.h5", "/.rank-0badcafe-0"})
       Write(place + left, "left");
     EXPECT_TRUE(
-        WriteMark(FileSystem::Posix(), place + "/step-00000006.partial-0badcafe0", {.step = true}).ok());
+        MakeMarkedDir(FileSystem::Posix(), place + "/step-00000006.partial-0badcafe0", {.step = true}).ok());
     for (const char* theirs : {"/.rank-notes", "/.rank-0badcafe-x", "/mine.partial-x", "/step-6.partial-x/f",
                                "/step-00000008.partial-0badcafe1/shard-00000.h5"})
       Write(place + theirs, "theirs");
