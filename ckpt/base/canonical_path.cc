@@ -10,6 +10,12 @@ std::string CanonicalPath(const std::string& path) {
   return std::string(WithoutSlashes(error ? path : canonical.string()));
 }
 
+std::string PathInRealDirectory(const std::string& path) {
+  std::filesystem::path plain = std::filesystem::absolute(path).lexically_normal();
+  if (!plain.has_filename()) plain = plain.parent_path();
+  return (CanonicalPath(plain.parent_path().string()) / plain.filename()).string();
+}
+
 std::string_view WithoutSlashes(std::string_view path) {
   while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   return path;

@@ -10,6 +10,9 @@ namespace cairn {
 // Absolute, links resolved as far as the path exists, no slash at its end.
 std::string CanonicalPath(const std::string& path);
 
+// The same path with the links above its last name resolved: the last name itself may be a link.
+std::string PathInRealDirectory(const std::string& path);
+
 // The same path, but without slashes at its end: "runs/gpt/" is "runs/gpt", and "/" stays.
 std::string_view WithoutSlashes(std::string_view path);
 

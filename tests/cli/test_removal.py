@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from cairn_cli import CAIRN, CliTest
+from cairn_cli import CAIRN, MAKE_STEP, CliTest, tree
 
 LONG = os.environ.get("CAIRN_LONG") == "1"
 STEP = "step-00000100"
@@ -345,6 +345,216 @@ class Walk:
                     if path.parent == place and path.name.startswith(STEP + ".partial-")
                 }
         self.test.assertEqual(left, set(), story)
+
+
+
+class RunsOfOthersTest(CliTest):
+    """What may be removed follows from what the writers of a run left: of whichever system it is, its newest finished step
+    stays, a step that is being written or that a tracker names is not touched, and a step goes only if a later one is whole.
+
+    Members that no one reported: a tracker that names an older step, a newest step without the optimizer, one that was cut, one
+    that changed after its seal, a step that is given by itself, a run behind a link, a parent of runs. A walk has some of them
+    at random.
+    """
+
+    STEPS = (9, 80, 700, 10000)  # by name, 9 is the last
+    TRACKERS = {"deepspeed": "latest", "megatron": "latest_checkpointed_iteration.txt", "torch_dist": "latest_checkpointed_iteration.txt"}
+    LAST = {"trainer": "trainer_state.json", "trainer with deepspeed": "trainer_state.json", "dcp": ".metadata", "nemo": "weights/.metadata"}
+    NAMES = {
+        "cairn": "step-{:08}",
+        "deepspeed": "global_step{}",
+        "tags of deepspeed": "tag{}",
+        "megatron": "iter_{:07}",
+        "torch_dist": "iter_{:07}",
+        "dcp": "step-{}",
+        "trainer": "checkpoint-{}",
+        "trainer with deepspeed": "checkpoint-{}",
+        "accelerate": "checkpoint_{}",
+        "nemo": "gpt--val_loss=1.{0}-step={0}-last",
+        "unknown": "after_{}_steps",
+    }
+
+    def setUp(self):
+        super().setUp()
+        self.make_step("--tp", 2)
+        self.models = {"cairn": self.run_dir / STEP}
+        for target, step in (("megatron-deepspeed", "global_step100"), ("megatron", "iter_0000100"), ("torch-dist", "iter_0000100"),
+                             ("dcp", ""), ("hf", "")):  # fmt: skip
+            self.cairn("convert", self.run_dir, self.dir / target, "--to", target)
+            self.models[target] = self.dir / target / step
+
+    def write(self, system, step, finish=True):
+        """A step as its system writes it, all of it an hour ago."""
+        step.parent.mkdir(parents=True, exist_ok=True)
+        copy = lambda model, place: shutil.copytree(self.models[model], place, ignore=shutil.ignore_patterns("SHA256SUMS"))  # noqa: E731
+        zip_file = next(self.models["megatron-deepspeed"].glob("*model_states.pt"))
+        if "deepspeed" in system:
+            copy("megatron-deepspeed", step / "global_step1" if "trainer" in system else step)
+        elif system in ("trainer", "accelerate", "unknown"):
+            copy("hf", step)
+        else:
+            copy({"nemo": "dcp", "torch_dist": "torch-dist"}.get(system, system), step / "weights" if system == "nemo" else step)
+        if "trainer" in system:
+            (step / "trainer_state.json").write_text("{}")
+            shutil.copy(zip_file, step / "optimizer.pt")
+        if system == "accelerate":
+            (step / "random_states_0.pkl").write_bytes(b"x")
+        if not finish and system in self.LAST:
+            (step / self.LAST[system]).unlink()
+        self.age(step)
+
+    def age(self, step, seconds=3600):
+        when = time.time() - seconds
+        for path in step.rglob("*"):
+            os.utime(path, (when, when))
+
+    def run_of(self, system, run, random):
+        """A run in a random state. Returns the steps that are finished, and those of them that are whole, too."""
+        steps = self.STEPS[-random.randint(1, 4) :]
+        steps = {number: run / self.NAMES[system].format(number) for number in steps}
+        finished, whole = set(), set()
+        tracked = random.choice([None, *steps, *2 * [max(steps)]]) if system in self.TRACKERS else 10**9
+        for number, step in steps.items():
+            done = random.random() < 0.85 or system not in self.LAST
+            if system == "cairn":
+                subprocess.run([MAKE_STEP, run, "--step", str(number)], check=True)
+                finished.add(number), whole.add(number)
+                continue
+            self.write(system, step, done)
+            state = random.choice(["plain", "plain", "plain", "sealed", "sealed", "cut", "changed"])
+            files = [p for p in step.rglob("*") if p.suffix in (".pt", ".safetensors", ".distcp") and p.stat().st_size > 2000]
+            if done and state in ("sealed", "changed"):
+                self.cairn("seal", step, "--settle", 0)
+            if state in ("cut", "changed"):
+                victim = random.choice(files)
+                os.truncate(victim, victim.stat().st_size // 2)
+            self.age(step) if state == "cut" else None
+            sealed = done and state in ("sealed", "changed")
+            if sealed or (done and tracked is not None and number <= tracked):
+                finished.add(number)
+                if state in ("plain", "sealed"):
+                    whole.add(number)
+        if system in self.TRACKERS and tracked is not None:
+            tracker = run / self.TRACKERS[system]
+            tracker.write_text(str(tracked) if "iter" in self.NAMES[system] else self.NAMES[system].format(tracked))
+            os.utime(tracker, (1, 1)) if random.random() < 0.8 else None
+        return steps, finished, whole, tracked
+
+    def remove(self, run, steps, random):
+        """One of the ways to archive a run and remove what may go."""
+        number, step = random.choice(sorted(steps.items()))
+        link = self.dir / "link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(run)
+        source = random.choice([run, run, step, f"{run}@{number}", link, link / step.name, "policy"])
+        command = [CAIRN, "archive", "run", source, "--store", self.store, "--delete-source"]
+        if source == "policy":
+            policy = self.dir / "policy.toml"
+            policy.write_text(f'store = "store"\nruns = ["{run}"]\n[[class]]\nkeep = "full"\nevery = 1\n[delete]\nsource = true\n')
+            command = [CAIRN, "archive", "run", "--policy", policy]
+        done = subprocess.run(list(map(str, command)), cwd=self.dir, capture_output=True, text=True)
+        self.assertIn(done.returncode, (0, 1, 2), done.stderr)
+        return done.stdout + done.stderr
+
+    def test_only_what_a_later_whole_step_replaces_is_removed(self):
+        rng = random.Random(48)
+        went = set()
+        for walk in range(200 if LONG else 55):
+            system = list(self.NAMES)[walk % len(self.NAMES)]
+            run = self.dir / f"run{walk}"
+            with self.subTest(walk=walk, system=system):
+                steps, finished, whole, tracked = self.run_of(system, run, rng)
+                state = f"{sorted(steps)} finished {sorted(finished)} whole {sorted(whole)} tracker {tracked}"
+                for _ in range(3):
+                    said = self.remove(run, steps, rng)
+                    gone = {number for number, step in steps.items() if not step.exists()}
+                    went.update(system for _ in gone)
+                    for number in gone:
+                        self.assertIn(number, finished, f"an unfinished step went: {state}\n{said}")
+                        self.assertNotEqual(number, tracked, f"the step that the tracker names went: {state}\n{said}")
+                        self.assertTrue([n for n in whole - gone if n > number], f"no whole step is left: {state}\n{said}")
+                    if len(gone) == len(steps) - 1:
+                        break
+            shutil.rmtree(run)
+        self.assertLessEqual({"cairn", "deepspeed", "megatron", "torch_dist", "dcp", "trainer", "nemo"}, went)
+
+    def test_a_save_at_the_same_time_is_not_touched(self):
+        for system in ("trainer", "deepspeed", "torch_dist", "dcp"):
+            with self.subTest(system=system):
+                run = self.dir / f"run of {system}"
+                for number in (10, 20):
+                    self.write(system, run / self.NAMES[system].format(number))
+                new = run / self.NAMES[system].format(30)
+                if system in self.TRACKERS:
+                    (run / self.TRACKERS[system]).write_text("20" if system == "torch_dist" else "global_step20")
+                    os.utime(run / self.TRACKERS[system], (1, 1))
+                self.write(system, self.dir / "made" / new.name)
+                files = sorted(p for p in (self.dir / "made" / new.name).rglob("*") if p.is_file())
+                files.sort(key=lambda p: p.name in (".metadata", "trainer_state.json"))
+                for file in files:
+                    place = new / file.relative_to(self.dir / "made" / new.name)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(file, place)
+                    self.archive("run", run, "--store", self.store, "--delete-source", says=f"{new.name}")
+                    if file in (files[0], files[-1]):
+                        for flag in ("--delete-newest", "--delete-tree"):
+                            said = subprocess.run([CAIRN, "archive", "run", new, "--store", self.store, "--delete-source", flag],
+                                                  cwd=self.dir, capture_output=True, text=True)  # fmt: skip
+                            self.assertEqual(said.returncode, 2, said.stdout + said.stderr)
+                self.assertEqual(tree(new), tree(self.dir / "made" / new.name))
+                self.assertEqual([p.name for p in run.iterdir() if p.is_dir()].count(self.NAMES[system].format(20)), 1)
+                self.assertFalse((run / self.NAMES[system].format(10)).exists())
+
+    def test_a_newest_step_without_the_optimizer_replaces_none(self):
+        run = self.dir / "run"
+        for number in (10, 20):
+            self.write("trainer", run / f"checkpoint-{number}")
+        (run / "checkpoint-20/optimizer.pt").unlink()
+        self.archive("run", run, "--store", self.store, "--delete-source", code=1, says="checkpoint-20 has no optimizer.pt")
+        self.cairn("strip", self.run_dir, self.dir / "titan/step-20", "--format", "safetensors")
+        shutil.rmtree(self.dir / "titan")
+        shutil.copytree(self.models["dcp"], self.dir / "titan/step-10")
+        self.cairn("strip", self.models["hf"], self.dir / "weights")
+        self.cairn("convert", self.dir / "weights", self.dir / "titan/step-20", "--to", "dcp")
+        for step in (self.dir / "titan").iterdir():
+            self.age(step)
+        self.archive("run", self.dir / "titan", "--store", self.store, "--delete-source", code=1, says="no tensors of the kind")
+        self.assertTrue((self.dir / "titan/step-10").exists())
+
+    def test_what_is_not_known_goes_only_with_a_flag(self):
+        run = self.dir / "runs/run"
+        for number in (10, 20):
+            self.write("trainer", run / f"checkpoint-{number}")
+            self.write("unknown", self.dir / f"other/after_{number}_steps")
+        runs = ["run", self.dir / "runs", "--store", self.store, "--delete-source"]
+        for flags in ([], ["--delete-newest"], ["--delete-tree"]):
+            self.archive(*runs, *flags, code=2, says="checkpoint-20 is a step of a run")
+        self.archive("run", run / "checkpoint-20", "--store", self.store, "--delete-source", code=2, says="newest finished step")
+        self.archive("run", run / "checkpoint-20", "--store", self.store, "--delete-source", "--delete-tree", code=2)
+        self.assertTrue((run / "checkpoint-20").exists())
+        self.archive("run", run / "checkpoint-20", "--store", self.store, "--delete-source", "--delete-newest", says="removed its source")
+        (self.dir / "plain").mkdir()
+        (self.dir / "plain/notes.txt").write_text("x")
+        plain = ["run", self.dir / "plain", "--store", self.store, "--delete-source"]
+        self.archive(*plain, "--delete-newest", code=2, says="--delete-tree")
+        self.assertTrue((self.dir / "plain").exists())
+        self.archive(*plain, "--delete-tree", says="removed its source")
+
+    def test_a_policy_takes_runs_of_other_systems(self):
+        for number in (10, 20, 30):
+            self.write("trainer", self.dir / f"runs/a/checkpoint-{number}", finish=number < 30)
+            self.write("unknown", self.dir / f"other/after_{number}_steps")
+        policy = self.dir / "policy.toml"
+        policy.write_text('store = "store"\nruns = ["runs/*"]\n[[class]]\nkeep = "weights-fp16"\nlast = 1\n[delete]\nsource = true\n')
+        self.archive("run", "--policy", policy, says=["stored a@20", "passed over", "checkpoint-30 is being written"])
+        self.assertEqual([(m["step"], m["form"]) for m in self.json("archive", "ls", self.store)], [(20, "files")])
+        self.assertEqual(len(list((self.dir / "runs/a").glob("checkpoint-*"))), 3)
+        policy.write_text(policy.read_text().replace("last = 1", "every = 10").replace("runs/*", "runs/*\", \"other"))
+        self.archive("run", "--policy", policy, code=1, says=["checkpoint-10", "other: it matches `runs` but", "`trees`"])
+        self.assertEqual(sorted(p.name for p in (self.dir / "runs/a").glob("checkpoint-*")), ["checkpoint-20", "checkpoint-30"])
+        (self.dir / "runs/a/checkpoint-20/trainer_state.json").unlink()
+        policy.write_text(policy.read_text().replace('", "other', ""))
+        self.archive("run", "--policy", policy, code=1, says=["checkpoint-20 is being written", "checkpoint-30 is being written"])
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def c1_two_trees_of_one_name(world):
     for letter in "ab":
         people.make_tree(world, f"{letter}/m", {"w": 50000}, when)
     for letter in "ab":
-        archive_job.by_hand(world, "run", world.scratch / f"trees/{letter}/m", "--store", world.store, "--delete-source")
+        archive_job.by_hand(world, "run", world.scratch / f"trees/{letter}/m", "--store", world.store, "--delete-source",
+                            "--delete-tree")
 
 
 @scenario
@@ -75,7 +76,7 @@ def c1_tree_changes_after_storing(world):
     people.make_tree(world, "a/m", {"w": 50000}, when)
     archive_job.by_hand(world, "run", world.scratch / "trees/a/m", "--store", world.store)
     people.make_tree(world, "a/m", {"w": 50000}, when)
-    archive_job.by_hand(world, "run", world.scratch / "trees/a/m", "--store", world.store, "--delete-source")
+    archive_job.by_hand(world, "run", world.scratch / "trees/a/m", "--store", world.store, "--delete-source", "--delete-tree")
 
 
 @scenario

@@ -196,4 +196,26 @@ std::string WhyUnfinished(FileSystem& fs, const ForeignStep& step, const std::ve
                : "";
 }
 
+std::string WhyNotProvenFinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
+                                 int64_t now, int64_t quiet_seconds) {
+  if (HasSeal(fs, step.path)) return {};
+  std::string why = WhyUnfinished(fs, step, files, /*strict=*/true, now, quiet_seconds);
+  if (!why.empty()) return why;
+  const auto tracker = TrackerOf(fs, step);
+  const auto is_last = [](const StepFile& file) {
+    return std::ranges::any_of(Systems(), [&](const System& system) {
+      return !system.steps.last_file.empty() && LastName(file.name) == system.steps.last_file;
+    });
+  };
+  if ((tracker && tracker->step && *tracker->step >= *step.step) || std::ranges::any_of(files, is_last))
+    return {};
+  return fmt::format("nothing in {} says that its writer has finished; if it has: cairn seal {}", step.path,
+                     step.path);
+}
+
+bool IsNamedByTracker(FileSystem& fs, const ForeignStep& step) {
+  const auto tracker = TrackerOf(fs, step);
+  return tracker && tracker->text && (tracker->step == step.step || *tracker->text == LastNameOf(step.path));
+}
+
 }  // namespace cairn

@@ -49,4 +49,13 @@ const StepFile* FileOfTheFuture(const std::vector<StepFile>& files, int64_t now,
 std::string WhyUnfinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                           bool strict, int64_t now, int64_t quiet_seconds);
 
+// Why nothing that its writer left proves that the step is finished; empty if its seal, the file that its
+// system writes last, or its run's tracker does. Stricter than WhyUnfinished(), which takes a step that
+// nothing is known of for finished.
+std::string WhyNotProvenFinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
+                                 int64_t now, int64_t quiet_seconds);
+
+// True if the tracker of its run names this step, so that a training would resume from it.
+bool IsNamedByTracker(FileSystem& fs, const ForeignStep& step);
+
 }  // namespace cairn

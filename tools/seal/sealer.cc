@@ -64,7 +64,8 @@ class StepSealer {
     result_.unfinished =
         WhyUnfinished(fs_, step_, files_, options_.strict, std::time(nullptr), options_.quiet_seconds);
     if (!result_.unfinished.empty()) return Ended(SealOutcome::kUnfinished);
-    if (!options_.dry_run) CAIRN_RETURN_IF_ERROR(CheckMayWrite(fs_, step_.path, files_.size()));
+    if (!options_.dry_run && !options_.check_only)
+      CAIRN_RETURN_IF_ERROR(CheckMayWrite(fs_, step_.path, files_.size()));
     StepParts parts = CheckStepParts(fs_, step_.path, files_, options_.open);
     result_.problems = parts.problems;
     if (!result_.problems.empty() && !options_.anyway) return Ended(SealOutcome::kProblems);
@@ -75,6 +76,7 @@ class StepSealer {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFile> after, ListStepFiles(fs_, step_.path));
     result_.unfinished = FirstDifference(step_.path, files_, after);
     if (!result_.unfinished.empty()) return Ended(SealOutcome::kUnfinished);
+    if (options_.check_only) return Ended(SealOutcome::kSealed);
     CAIRN_RETURN_IF_ERROR(SyncFolders(fs_, step_.path, files_));
     for (const Problem& problem : result_.problems) result_.seal.problems.push_back(ToString(problem));
     CAIRN_RETURN_IF_ERROR(WriteSealFile(fs_, step_.path, result_.seal));

@@ -23,6 +23,7 @@ struct SealOptions {
   bool strict = false;        // a run's tracker must name the step (foreign_run.h)
   bool anyway = false;        // seals in spite of problems
   bool dry_run = false;       // reads no tensor and writes nothing
+  bool check_only = false;    // reads everything and writes nothing
   // Bytes done so far, and bytes in all.
   std::function<void(uint64_t done, uint64_t bytes)> progress = {};
   const std::atomic<bool>* stop = nullptr;

@@ -6,6 +6,8 @@
 
 #include "tools/archive/policy/policy_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -19,6 +21,7 @@
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
+#include "tools/seal/foreign_run.h"
 
 namespace cairn {
 namespace {
@@ -45,14 +48,21 @@ class Planner {
     plan_.failures = std::move(runs.failures);
     plan_.notes = std::move(runs.notes);
     for (const ScratchRun& run : runs.runs) AddRun(run);
+    for (const std::string& run : runs.foreign) AddForeignRun(run);
   }
 
   void AddTrees() {
     for (const std::string& path : MatchPatterns(policy_.trees, members_, plan_.failures, plan_.notes))
-      if (const Status status = AddTree(path); !status.ok()) plan_.failures.push_back(status.message());
+      AddTree({.path = path, .native = false}, "a tree that the policy names", false);
   }
 
-  Status AddTree(const std::string& directory) {
+  void AddTree(const ArchiveSource& source, const std::string& why, bool delete_source) {
+    if (const Status status = TryTree(source, why, delete_source); !status.ok())
+      plan_.failures.push_back(status.message());
+  }
+
+  Status TryTree(const ArchiveSource& source, const std::string& why, bool delete_source) {
+    const std::string& directory = source.path;
     NoteMount(directory);
     CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs_, directory));
     const ArchiveRecord record = NameTree(directory);
@@ -60,7 +70,9 @@ class Planner {
     PlanEntry entry{.run = record.name,
                     .id = stored ? stored->run : "",
                     .step = record.step,
-                    .source = {.path = directory, .native = false}};
+                    .source = source,
+                    .keeps_full = true,
+                    .delete_source = delete_source};
     int64_t accessed = std::numeric_limits<int64_t>::max(), modified = accessed;
     std::vector<uint64_t> entries;
     for (const TreeFile& file : files) {
@@ -77,7 +89,7 @@ class Planner {
       entry.why = "stored and verified already" + Claim(stored->manifest_digest, Form::kFiles);
       entry.bytes = 0;
     } else {
-      entry.why = "a tree that the policy names";
+      entry.why = why;
       entry.inodes = entry.full_at_most.files;
     }
     plan_.entries.push_back(std::move(entry));
@@ -150,15 +162,54 @@ class Planner {
     NoteMount(run.path);
     const auto wanted = WantedSteps(run, members_, policy_.classes, /*all=*/false);
     for (const ScratchStep& step : run.steps) Add(run, step, wanted.at(step.step));
-    const bool asked = std::ranges::any_of(wanted, [](const auto& w) { return !w.second.reasons.empty(); });
-    if (asked) return;
     std::vector<TimelineStep> timeline;
     for (const ScratchStep& step : run.steps) timeline.push_back({step.step, step.tokens, step.saved});
+    NoteIfUnasked(run.path, wanted, timeline);
+  }
+
+  void NoteIfUnasked(const std::string& run, const std::map<int64_t, WantedForms>& wanted,
+                     const std::vector<TimelineStep>& timeline) {
+    const bool asked = std::ranges::any_of(wanted, [](const auto& w) { return !w.second.reasons.empty(); });
+    if (asked) return;
     if (MayAskLater(timeline, policy_.classes))
-      plan_.notes.push_back(fmt::format("{}: no class asks for a step of it yet", run.path));
+      plan_.notes.push_back(fmt::format("{}: no class asks for a step of it yet", run));
     else
       plan_.failures.push_back(fmt::format(
-          "{}: no class asks for any of its {} steps, or will for a later one", run.path, run.steps.size()));
+          "{}: no class asks for any of its {} steps, or will for a later one", run, timeline.size()));
+  }
+
+  // A run of another system: its finished steps, each as a tree in full, whichever form a class asks for.
+  void AddForeignRun(const std::string& run) {
+    std::map<int64_t, std::vector<ArchiveSource>> sources;
+    std::map<int64_t, TimelineStep> steps;
+    std::vector<std::string> unfinished;
+    for (const ForeignStep& step : ListRunSteps(fs_, run)) {
+      const ArchiveSource source{.path = step.path, .native = false, .of_run = true};
+      if (std::string why = WhyPassedOver(fs_, source); !why.empty()) {
+        unfinished.push_back("passed over: " + std::move(why));
+        continue;
+      }
+      int64_t saved = 0;
+      const auto files = ListStepFiles(fs_, step.path);
+      for (size_t i = 0; files.ok() && i < files->size(); ++i)
+        saved = std::max(saved, (*files)[i].modified_unix_seconds);
+      sources[*step.step].push_back(source);
+      steps[*step.step] = {.step = *step.step, .saved_unix_seconds = saved};
+    }
+    std::vector<TimelineStep> timeline;
+    for (const auto& [number, step] : steps) timeline.push_back(step);
+    const auto wanted = SelectSteps(timeline, policy_.classes);
+    for (const auto& [number, forms] : wanted)
+      for (const ArchiveSource& source : sources[number])
+        if (forms.full || forms.weights)
+          AddTree(source,
+                  fmt::format("{}{}", fmt::join(forms.reasons, ", "),
+                              forms.full ? "" : ", in full: weights are taken only from steps of Cairn"),
+                  policy_.delete_source && number != timeline.back().step);
+    if (!timeline.empty()) NoteIfUnasked(run, wanted, timeline);
+    // A training begins its second save when its first is done.
+    auto& lines = timeline.empty() && unfinished.size() > 1 ? plan_.failures : plan_.notes;
+    lines.insert(lines.end(), unfinished.begin(), unfinished.end());
   }
 
   void Add(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted) {

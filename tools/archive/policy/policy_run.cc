@@ -31,10 +31,10 @@ Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& pol
                       .made = events.bundled});
 }
 
-PolicyRun::PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events)
+PolicyRun::PolicyRun(FileSystem& fs, const Policy& policy, ProofFinder find_proof, PolicyEvents events)
     : fs_(fs),
       policy_(policy),
-      find_successor_(std::move(find_successor)),
+      find_proof_(std::move(find_proof)),
       events_(std::move(events)),
       store_(fs, policy.store),
       claim_(policy.labels().front()),
@@ -184,19 +184,24 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
                                            .weights = weights,
                                            .delete_source = delete_source,
                                            .stored = claim,
-                                           .successor = find_successor_});
+                                           .find_proof = find_proof_});
   if (on_tape) {  // not a failure: everything that was asked for is stored
     events_.note(
         fmt::format("{}: its copy is on tape; its source is kept, as the policy has no [recall] to prove it",
                     entry.title));
     return false;
   }
-  const Status failure = outcome.ok() ? outcome->kept : outcome.status();
+  const bool rightly = outcome.ok() && outcome->newest && entry.source.of_run;
+  const Status failure = rightly ? OkStatus() : outcome.ok() ? outcome->kept : outcome.status();
   if (!failure.ok()) {
     events_.problem(failure.message());
     share.failures.push_back(fmt::format("{}: {}", entry.title, failure.message()));
   }
   if (!outcome.ok()) return false;
+  if (!outcome->passed_over.empty()) {
+    events_.note("passed over: " + outcome->passed_over);
+    return false;
+  }
   if (outcome->stored) {
     share.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
     ++share.stored_members;

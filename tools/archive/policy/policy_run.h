@@ -30,16 +30,13 @@ struct PolicyEvents {
   std::function<void(const BundleDraft&, const Bundle&)> bundled;
 };
 
-// The good step that stays when `step` goes (HealthySuccessor::For).
-using FindSuccessor = std::function<Result<HealthySuccessor>(const std::string& step)>;
-
 // Makes the bundles that are due. Returns one line for each problem. Requires the store's lock.
 Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& policy, bool all,
                                                const PolicyEvents& events);
 
 class PolicyRun {
  public:
-  PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events);
+  PolicyRun(FileSystem& fs, const Policy& policy, ProofFinder find_proof, PolicyEvents events);
 
   // Stores this process's share of the sources; a source that fails is a failure of the report, and the run
   // continues. The last process of the launch then prunes, bundles, and writes the report of all of them. A
@@ -69,7 +66,7 @@ class PolicyRun {
 
   FileSystem& fs_;
   const Policy& policy_;
-  const FindSuccessor find_successor_;
+  const ProofFinder find_proof_;
   const PolicyEvents events_;
   const cairn::Store store_;
   const std::string claim_;

@@ -20,6 +20,7 @@
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
+#include "tools/seal/foreign_run.h"
 
 namespace cairn {
 namespace {
@@ -100,8 +101,13 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
     return;
   }
   if (numbers->empty()) {
-    if (!LooksLikeRun(*names))
-      runs.failures.push_back(fmt::format("{}: it matches `runs` but contains no step", path));
+    if (!ForeignStepOf(fs, path) && !ListRunSteps(fs, path).empty())
+      runs.foreign.push_back(path);
+    else if (!LooksLikeRun(*names))
+      runs.failures.push_back(fmt::format(
+          "{}: it matches `runs` but contains no step that Cairn knows; a directory under `trees` "
+          "is stored as it is",
+          path));
     return;
   }
   ScratchRun run{.path = path, .name = NameTree(path).name};

@@ -53,6 +53,7 @@ struct ScratchRun {
 
 struct PolicyRuns {
   std::vector<ScratchRun> runs;
+  std::vector<std::string> foreign;   // run directories of other systems
   std::vector<std::string> failures;  // one line each: paths of the policy that are missing or wrong
   std::vector<std::string> notes;
 };

@@ -107,6 +107,8 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
 }
 
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
+  if (std::string why = WhyPassedOver(store.fs(), request.source); !why.empty())
+    return ArchiveOutcome{.record = NameTree(request.source.path), .passed_over = std::move(why)};
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   return OutcomeOf(store, request, opened);
 }
@@ -114,16 +116,18 @@ Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request)
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
+  if (std::string why = WhyPassedOver(store.fs(), request.source); !why.empty())
+    return ArchiveOutcome{.record = NameTree(request.source.path), .passed_over = std::move(why)};
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(ArchiveOutcome outcome, OutcomeOf(store, request, opened));
   const bool there = !outcome.stored;
   if (there && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(outcome.record)));
-  std::optional<HealthySuccessor> stays;
-  if (request.delete_source && request.successor && opened.step && !request.delete_newest) {
-    Result<HealthySuccessor> found = request.successor(request.source.path);
+  std::shared_ptr<const DeletionProof> stays;
+  if (request.delete_source && request.find_proof && !(opened.step && request.delete_newest)) {
+    Result<std::shared_ptr<const DeletionProof>> found = request.find_proof(request.source.path);
     outcome.kept = found.status();
     outcome.newest = outcome.kept.kind() == StatusKind::kInvalidArgument;
-    if (found.ok()) stays.emplace(*std::move(found));
+    if (found.ok()) stays = *std::move(found);
   }
   const bool deletes = request.delete_source && outcome.kept.ok();
   if (!there || deletes) {
@@ -137,8 +141,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
     NoteProven(store, copy.record());
     if (deletes) {
       outcome.removed = CanonicalPath(request.source.path);
-      outcome.kept =
-          DeleteSource(store, request.source.path, copy, request.delete_newest, stays ? &*stays : nullptr);
+      outcome.kept = DeleteSource(store, request.source.path, copy, request.delete_newest, stays.get());
       outcome.deleted = outcome.kept.ok();
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "ckpt/run/deletion.h"
@@ -10,6 +11,10 @@
 #include "tools/archive/store/store_member.h"
 
 namespace cairn {
+
+// The proof that the step or tree at `source` may be removed. Errors: why it stays; InvalidArgument if that
+// is as it should be, as for the newest step of a run.
+using ProofFinder = std::function<Result<std::shared_ptr<const DeletionProof>>(const std::string& source)>;
 
 struct ArchiveRequest {
   ArchiveSource source;
@@ -19,18 +24,19 @@ struct ArchiveRequest {
   // Called with the tar of a copy that is stored already, before its source is removed: adds the claim
   // (claims.h).
   std::function<Status(const std::string& tar)> stored = {};
-  // Finds the good step that stays when this one is removed (HealthySuccessor::For). Without it no step is
-  // removed, unless `delete_newest` is set.
-  std::function<Result<HealthySuccessor>(const std::string& step)> successor = {};
+  // Finds the proof that a source may go (removal_proof.h). Without it nothing is removed, but for steps of
+  // Cairn with `delete_newest`.
+  ProofFinder find_proof = {};
 };
 
 struct ArchiveOutcome {
   ArchiveRecord record;
-  bool stored = false;  // false: it was already stored
+  bool stored = false;           // false: it was already stored
+  std::string passed_over = {};  // why nothing was done: it is being written
   bool deleted = false;
   std::string removed = {};  // the directory that was deleted, absolute and without links
   Status kept = {};          // why the source was not deleted although that was requested
-  bool newest = false;       // `kept`: it is the newest healthy step of its run
+  bool newest = false;       // `kept`: as it should be, for example as the newest step of its run
   double seconds = 0;
 };
 

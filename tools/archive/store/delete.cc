@@ -10,8 +10,8 @@
 namespace cairn {
 namespace {
 
-// A copy that was read back in this process, and whose files still exist; for a step usually also a good
-// step that stays on scratch.
+// A copy that was read back in this process, and whose files still exist; and usually a good step that stays
+// on scratch.
 class StoredCopy final : public DeletionProof {
  public:
   // `stays`: null if none is known. `alone`: no other step need stay.
@@ -26,7 +26,7 @@ class StoredCopy final : public DeletionProof {
       return Corrupt("{}: shorter than when it was proven; the source is kept", place_.file);
     if (alone_) return OkStatus();
     if (stays_ != nullptr) return stays_->Check(fs);
-    return InvalidArgument("no other step of its run is known to be good; it was not deleted");
+    return InvalidArgument("nothing proves that it may go; it was not deleted");
   }
   std::string Text() const override {
     const std::string text = "stored as " + place_.file;
@@ -71,23 +71,17 @@ Status DeleteTreeSource(FileSystem& fs, const std::string& directory, const Arch
   return DeleteTree(fs, deletion, proof);
 }
 
-// The path of the source with links above it resolved, so that lock and holds are looked for in the run that
-// it really belongs to. The source itself may not be a link (deletion.h).
-std::filesystem::path RealPlace(const std::string& path) {
-  std::filesystem::path plain = std::filesystem::absolute(path).lexically_normal();
-  if (!plain.has_filename()) plain = plain.parent_path();
-  return std::filesystem::path(CanonicalPath(plain.parent_path().string())) / plain.filename();
-}
-
 }  // namespace
 
 Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy, bool newest_too,
                     const DeletionProof* stays) {
-  const std::filesystem::path source = RealPlace(path);
+  // Links above it are resolved, so that lock and holds are looked for in the run that it really belongs to.
+  // The source itself may not be a link (deletion.h).
+  const std::filesystem::path source = PathInRealDirectory(path);
   if ((CanonicalPath(store.directory()) + "/").starts_with(CanonicalPath(source.string()) + "/"))
     return InvalidArgument("{}: the store is inside it; the source is kept", path);
   const bool tree = copy.record().form == Form::kFiles;
-  const StoredCopy proof(store, copy.record(), stays, tree || newest_too);
+  const StoredCopy proof(store, copy.record(), stays, !tree && newest_too);
   return tree ? DeleteTreeSource(store.fs(), source.string(), copy.record(), proof)
               : DeleteStepSource(store.fs(), source, copy.record(), proof, newest_too);
 }

@@ -8,10 +8,9 @@
 
 namespace cairn {
 
-// Removes the step or tree at `path` that `copy` is a copy of. `newest_too`: also if it is the newest healthy
-// step of its run. Otherwise a step is removed only if `stays`, the proof that another good step stays,
-// holds. Errors: the refusals of DeleteStep() and DeleteTree(); InvalidArgument if the store lies within the
-// source.
+// Removes the step or tree at `path` that `copy` is a copy of, if `stays`, the proof that it may go
+// (removal_proof.h), holds. `newest_too`: a step of Cairn goes without one. Errors: the refusals of
+// DeleteStep() and DeleteTree(); InvalidArgument if the store lies within the source.
 Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy,
                     bool newest_too = false, const DeletionProof* stays = nullptr);
 

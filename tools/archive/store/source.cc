@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/systems.h"
 #include "tools/seal/foreign_run.h"
+#include "tools/seal/seal_record.h"
 
 namespace cairn {
 namespace {
@@ -83,7 +85,7 @@ Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSourc
     sources.push_back({.path = argument, .native = false});
   else
     for (const ForeignStep& step : ListRunSteps(fs, argument))
-      sources.push_back({.path = step.path, .native = false});
+      sources.push_back({.path = step.path, .native = false, .of_run = true});
   return OkStatus();
 }
 
@@ -109,6 +111,16 @@ Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vect
   std::vector<ArchiveSource> sources;
   for (const std::string& argument : arguments) CAIRN_RETURN_IF_ERROR(Expand(fs, argument, sources));
   return sources;
+}
+
+std::string WhyPassedOver(FileSystem& fs, const ArchiveSource& source) {
+  if (source.native || HasSeal(fs, source.path)) return "";
+  const auto step = ForeignStepOf(fs, source.path);
+  const auto files = ListStepFiles(fs, source.path);
+  if (!step || !files.ok()) return "";
+  const std::string why =
+      WhyUnfinished(fs, {source.path, step}, *files, /*strict=*/source.of_run, std::time(nullptr), 0);
+  return why.empty() ? "" : fmt::format("{} is being written: {}", source.path, why);
 }
 
 ArchiveRecord DescribeSource(const StepReader& step) {

@@ -29,6 +29,9 @@ Result<std::string> StepPath(FileSystem& fs, const std::string& argument);
 // argument.
 Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
 
+// Why a step of another system is passed over: its writer has not finished it. Empty for any other source.
+std::string WhyPassedOver(FileSystem& fs, const ArchiveSource& source);
+
 // The record that `step` would get, without the size of the tar and the digests of the files.
 ArchiveRecord DescribeSource(const StepReader& step);
 

@@ -6,7 +6,7 @@
 
 #include "tools/archive/policy/policy_report.h"
 #include "tools/archive/schedule/team.h"
-#include "tools/check/verified_successor.h"
+#include "tools/check/removal_proof.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/archive/archive_verbs.h"
@@ -81,8 +81,9 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   if (dry_run)
     return team.leads() ? RunArchivePlan({.policy = policy_path, .json = json}) : Result<int>(kExitDone);
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
-  const auto successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs, step, !json); };
-  PolicyRun run(fs, policy, successor, PrintedEvents(json));
+  RemovalProofs proofs(fs, {}, /*show_progress=*/!json);
+  const auto find_proof = [&](const std::string& source) { return proofs.For(source); };
+  PolicyRun run(fs, policy, find_proof, PrintedEvents(json));
   if (const Status status = run.Run(team); !status.ok()) {
     if (run.reported()) CallFailureHook(policy, run.report());
     return status;

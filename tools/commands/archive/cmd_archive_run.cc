@@ -13,7 +13,7 @@
 #include "tools/archive/store/claims.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
-#include "tools/check/verified_successor.h"
+#include "tools/check/removal_proof.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
@@ -34,6 +34,7 @@ struct ArchiveRunOptions {
   Links links = Links::kRefuse;
   bool delete_source = false;
   bool delete_newest = false;
+  bool delete_tree = false;
   bool dry_run = false;
   bool json = false;
 };
@@ -43,17 +44,23 @@ std::string RecordText(const ArchiveRecord& record) { return fmt::format("{}@{}"
 // Stores one source after the other.
 class Runner {
  public:
-  Runner(const Store& store, const ArchiveRunOptions& options) : store_(store), options_(options) {}
+  Runner(const Store& store, const ArchiveRunOptions& options)
+      : store_(store),
+        options_(options),
+        proofs_(store.fs(), {.newest = options.delete_newest, .tree = options.delete_tree}, !options.json,
+                options.dry_run ? SealDepth::kLook : SealDepth::kAll) {}
 
   // `team`: null for a dry run.
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
     const Result<ArchiveOutcome> outcome = ArchiveOne(source, team);
+    const std::string passed_over = outcome.ok() ? outcome->passed_over : "";
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
-    // The newest healthy step of a run directory is kept without a message; to name that step itself is an
-    // error.
-    const Status failure = !outcome.ok()                      ? outcome.status()
-                           : outcome->newest && source.of_run ? OkStatus()
-                                                              : outcome->kept;
+    // That the newest step of a run directory is kept, and one that is being written is passed over, is no
+    // failure; to name that step itself is one.
+    const Status failure = !outcome.ok()                                                ? outcome.status()
+                           : source.of_run && (outcome->newest || !passed_over.empty()) ? OkStatus()
+                           : !passed_over.empty() ? InvalidArgument("{}", passed_over)
+                                                  : outcome->kept;
     ShareResult share{.stored_members = outcome.ok() && outcome->stored};
     if (failure.ok()) return share;
     PrintProblem(failure.message());
@@ -72,9 +79,7 @@ class Runner {
   Result<ArchiveOutcome> ArchiveOne(const ArchiveSource& source, TeamStore* team) {
     ArchiveRequest request{source, options_.weights, options_.delete_source, options_.delete_newest};
     if (team == nullptr) return DryRun(request);
-    request.successor = [&](const std::string& step) {
-      return FindVerifiedSuccessor(store_.fs(), step, !options_.json);
-    };
+    request.find_proof = [&](const std::string& path) { return proofs_.For(path); };
     request.stored = [&](const std::string& tar) {
       return team->Alone([&] { return AddClaim(store_, {tar}, std::string(kByHand)); });
     };
@@ -104,7 +109,7 @@ class Runner {
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(store_, request));
     if (!outcome.stored || options_.json) return outcome;
-    const bool goes = request.delete_source && (request.delete_newest || !StaysAsNewest(request.source));
+    const bool goes = request.delete_source && WouldGo(request.source);
     fmt::print("would store {} as {}{}\n", RecordText(outcome.record),
                options_.weights        ? "its fp16 weights"
                : request.source.native ? store_.Path(TarName(outcome.record))
@@ -120,14 +125,19 @@ class Runner {
   }
 
   // Decides without reading the step.
-  bool StaysAsNewest(const ArchiveSource& source) const {
-    if (!source.native) return false;
+  bool WouldGo(const ArchiveSource& source) {
+    if (!source.native) return proofs_.For(source.path).ok();
+    if (options_.delete_newest) return true;
     const std::filesystem::path step = CanonicalPath(source.path);
     const auto newest = NewestHealthyStep(store_.fs(), step.parent_path().string());
-    return newest.ok() && *newest && StepDirName((*newest)->step) == step.filename();
+    return !newest.ok() || !*newest || StepDirName((*newest)->step) != step.filename();
   }
 
   void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
+    if (!o.passed_over.empty()) {
+      if (source.of_run) fmt::print("passed over: {}\n", o.passed_over);
+      return;
+    }
     const std::string tar = store_.Path(FilesText(o.record));
     if (!o.stored)
       fmt::print("{} is stored and verified already: {}\n", RecordText(o.record), tar);
@@ -135,8 +145,10 @@ class Runner {
       fmt::print("stored {} as {}: {}, read back and verified, {}\n", RecordText(o.record), tar,
                  HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
-    if (o.newest && source.of_run)
+    if (o.newest && source.of_run && source.native)
       fmt::print("{} is kept: the newest healthy step of its run\n", source.path);
+    else if (o.newest && source.of_run)
+      fmt::print("{}\n", o.kept.message());
     std::fflush(stdout);
   }
 
@@ -150,12 +162,14 @@ class Runner {
             {"stored", o.stored},
             {"source_deleted", o.deleted},
             {"source_kept", o.kept.message()},
+            {"passed_over", o.passed_over},
             {"seconds", o.seconds},
             {"dry_run", options_.dry_run}};
   }
 
   const Store& store_;
   const ArchiveRunOptions& options_;
+  RemovalProofs proofs_;
   int code_ = kExitDone;
   ordered_json list_ = ordered_json::array();
 };
@@ -227,11 +241,14 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
           {"refuse", Links::kRefuse}, {"keep", Links::kKeep}, {"follow", Links::kFollow}}))
       ->option_text("refuse|keep|follow")
       ->excludes(policy);
-  run->add_flag(
-      "--delete-source", options->delete_source,
-      "remove each step after its copy was read back and is whole; the newest healthy step of a run stays");
+  run->add_flag("--delete-source", options->delete_source,
+                "remove each step after its copy was read back and is whole; the newest healthy step of a "
+                "run stays, of "
+                "whichever system it is");
   run->add_flag("--delete-newest", options->delete_newest,
                 "with --delete-source: remove the newest healthy step of a run, too");
+  run->add_flag("--delete-tree", options->delete_tree,
+                "with --delete-source: remove a directory that is not a known step, too");
   run->add_flag("--dry-run", options->dry_run, "print bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
   run->footer(

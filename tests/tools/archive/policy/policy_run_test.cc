@@ -45,12 +45,14 @@ class PolicyRunTest : public testing::Test {
       events_.push_back("removed " + stdfs::path(source).filename().string());
     };
     events.pruned = [this](const PruneEntry& entry) { events_.push_back("pruned " + entry.title); };
-    const auto successor = [this](const std::string& step) {
+    const auto find_proof = [this](const std::string& step) -> Result<std::shared_ptr<const DeletionProof>> {
       const stdfs::path path(step);
-      return HealthySuccessor::For(fs_, path.parent_path(), path.filename(),
-                                   [](const std::string&) { return OkStatus(); });
+      CAIRN_ASSIGN_OR_RETURN(HealthySuccessor stays,
+                             HealthySuccessor::For(fs_, path.parent_path(), path.filename(),
+                                                   [](const std::string&) { return OkStatus(); }));
+      return std::shared_ptr<const DeletionProof>(std::make_shared<HealthySuccessor>(std::move(stays)));
     };
-    PolicyRun run(fs_, policy_, successor, events);
+    PolicyRun run(fs_, policy_, find_proof, events);
     EXPECT_TRUE(run.Run({}).ok());
     EXPECT_TRUE(run.reported());
     return run.report();

@@ -17,6 +17,7 @@
 #include "tools/archive/store/rebuild.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/tar/tar_pieces.h"
+#include "tools/check/removal_proof.h"
 
 namespace cairn {
 namespace {
@@ -67,7 +68,11 @@ class TreeTest : public testing::Test {
 
   Result<ArchiveOutcome> Run(const std::string& tree, bool delete_source = false,
                              Links links = Links::kRefuse) {
-    return Archive(store_, {{.path = tree, .native = false, .links = links}, false, delete_source}, {}, {});
+    ArchiveRequest request{{.path = tree, .native = false, .links = links}, false, delete_source};
+    request.find_proof = [](const std::string& path) {
+      return RemovalProofs(FileSystem::Posix(), {.tree = true}, /*show_progress=*/false).For(path);
+    };
+    return Archive(store_, request, {}, {});
   }
   Status Restore(const ArchiveRecord& record, const std::string& destination) {
     return RestoreTar({store_, TarName(record)}, destination, {});
