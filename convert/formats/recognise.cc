@@ -20,6 +20,18 @@ namespace {
 
 constexpr size_t kMostEntries = 256;  // of a directory that is looked into
 
+// Where programs keep a checkpoint deeper in a step or a release. One more line makes another place known.
+struct Place {
+  const char* below;  // the directory; its last name may be a glob
+  const char* program;
+};
+constexpr Place kPlaces[] = {
+    {"actor/dist_ckpt", "verl with Megatron"},
+    {"model/consolidated", "NeMo Automodel"},
+    {"consolidated", "NeMo Automodel"},
+    {"snapshots/*", "the cache of the Hugging Face hub"},
+};
+
 // Puts every relaxation that was used into the history, by name; some readers have put it there already.
 void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
   if (options.vocab_size > 0)
@@ -96,8 +108,9 @@ std::string ReadableNames(std::span<const System> systems) {
 
 // Names of files of weights, and of files that trainers write next to them.
 constexpr std::string_view kWeightSuffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
-constexpr const char* kNoWeights[] = {"training_args.bin", "optim*",  "scheduler*", "rng_state*",
-                                      "random_states*",    "scaler*", "sampler*",   "extra_state*"};
+constexpr const char* kNoWeights[] = {
+    "training_args.bin", "optim*",       "scheduler*",   "rng_state*",     "random_states*",  "scaler*",
+    "sampler*",          "extra_state*", "*dataloader*", "dl_state_dict*", "step_scheduler*", "train_state*"};
 
 bool MayBeWeights(const std::string& name) {
   return std::ranges::any_of(kWeightSuffixes, [&](auto suffix) { return name.ends_with(suffix); }) &&
@@ -131,6 +144,12 @@ Result<Recognised> RecogniseAt(FileSystem& fs, const std::string& path, std::spa
   return recognised;
 }
 
+// False if it is a file of torch.save that has values but no tensor: the state of a data loader, say.
+bool HoldsTensors(FileSystem& fs, const Recognised& found) {
+  ReaderOptions options;
+  return found.system->open(fs, found.path, options).status().kind() != StatusKind::kNotFound;
+}
+
 // The directories and files of weights in `path` that one of `systems` recognises.
 std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
                                     std::span<const System> systems) {
@@ -143,6 +162,30 @@ std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
     if (!info.ok() || name.starts_with('.') || (!info->is_directory() && !MayBeWeights(name))) continue;
     Result<Recognised> there = RecogniseAt(fs, below, systems);
     if (there.ok() && there->system) found.push_back(*std::move(there));
+  }
+  if (found.size() == 1 && found[0].path.ends_with(".pt") && !HoldsTensors(fs, found[0])) found.clear();
+  return found;
+}
+
+// The checkpoints where a program is known to keep them below `path`.
+std::vector<Recognised> RecognisePlaces(FileSystem& fs, const std::string& path,
+                                        std::span<const System> systems) {
+  std::vector<Recognised> found;
+  for (const auto& [below, program] : kPlaces) {
+    const std::string place = JoinPath(path, below), last(LastName(place));
+    const auto names = fs.List(ParentDir(place));
+    for (size_t i = 0; names.ok() && names->size() <= kMostEntries && i < names->size(); ++i) {
+      const std::string at = JoinPath(ParentDir(place), (*names)[i]);
+      const auto info = fs.Stat(at);
+      if (!FitsGlob((*names)[i], last) || !info.ok() || !info->is_directory()) continue;
+      Result<Recognised> there = RecogniseAt(fs, at, systems);
+      if (!there.ok() || !there->system) continue;
+      there->placed = true;
+      there->notes.insert(there->notes.begin(),
+                          fmt::format("{} is read, where {} keeps the model", at, program));
+      found.push_back(*std::move(there));
+    }
+    if (!found.empty()) break;
   }
   return found;
 }
@@ -206,6 +249,7 @@ Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& 
                                              std::span<const System> systems) {
   CAIRN_ASSIGN_OR_RETURN(Recognised here, RecogniseAt(fs, path, systems));
   if (here.system) return std::vector{std::move(here)};
+  if (auto placed = RecognisePlaces(fs, path, systems); !placed.empty()) return placed;
   CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, path));
   return RecogniseIn(fs, path, systems);
 }
@@ -213,7 +257,7 @@ Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& 
 Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<const System> systems) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<Recognised> found, RecogniseAll(fs, path, systems));
   if (found.size() == 1) {
-    if (const std::string& at = found[0].path; at != path)
+    if (const std::string& at = found[0].path; at != path && !found[0].placed)
       found[0].notes.insert(found[0].notes.begin(),
                             fmt::format("{} is read, the only checkpoint in {}", at, path));
     return std::move(found[0]);

@@ -22,7 +22,10 @@ constexpr std::string_view kMegatronSteps[] = {kMegatronStep};
 constexpr std::string_view kTrainerSteps[] = {"checkpoint-"};
 constexpr std::string_view kDeepSpeedSteps[] = {kDeepSpeedStep};
 constexpr std::string_view kVerlSteps[] = {kVerlStep};
-constexpr std::string_view kDcpSteps[] = {"checkpoint_", "step_", "step-", "step"};  // accelerate, torchtitan
+constexpr std::string_view kDcpSteps[] = {"checkpoint_", "step_", "step-", "step",  // accelerate, torchtitan
+                                          "epoch_#_step_"};                         // NeMo Automodel
+// The checkpoint-N of accelerate and of ms-swift with Megatron are not the Trainer's.
+constexpr std::string_view kNotOfTrainer[] = {"random_states_*", kMegatronTracker};
 
 // By tensor, pipeline and expert parallel rank.
 constexpr std::string_view kMegatronSets[] = {"mp_rank_#/*.pt", "mp_rank_#_#/*.pt", "mp_rank_#_#_#/*.pt"};
@@ -66,9 +69,7 @@ constexpr System kSystems[] = {
      .release = HuggingFaceModel,
      .has_tokenizer = true,
      .reader = "hf",
-     .steps = {.prefixes = kTrainerSteps,
-               .last_file = "trainer_state.json",
-               .without_last = "random_states_*"},
+     .steps = {.prefixes = kTrainerSteps, .last_file = "trainer_state.json", .without_last = kNotOfTrainer},
      .sets = kTrainerSets,
      .check_files = CheckWeightFiles},
     {.name = "safetensors",
@@ -143,11 +144,24 @@ const System* FindSystem(std::string_view name) {
   return found == std::end(kSystems) ? nullptr : found;
 }
 
+namespace {
+
+// What follows `prefix`, in which '#' stands for a number; nullopt if `name` does not begin with it.
+std::optional<std::string_view> After(std::string_view prefix, std::string_view name) {
+  for (const char c : prefix) {
+    if (c == '#' ? !TakeNumber<int64_t>(name) : !name.starts_with(c)) return std::nullopt;
+    if (c != '#') name.remove_prefix(1);
+  }
+  return name;
+}
+
+}  // namespace
+
 std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems) {
   for (const System& system : systems)
     for (const std::string_view prefix : system.steps.prefixes) {
-      if (!name.starts_with(prefix)) continue;
-      if (const auto step = ParseNumber<int64_t>(name.substr(prefix.size()), 0))
+      const auto number = After(prefix, name);
+      if (const auto step = number ? ParseNumber<int64_t>(*number, 0) : std::nullopt)
         return NamedStep{&system, *step};
     }
   return std::nullopt;

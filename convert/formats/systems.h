@@ -26,11 +26,12 @@ namespace cairn {
 
 // The directories that a system's trainers save their steps in.
 struct StepNames {
-  std::span<const std::string_view> prefixes = {};  // before the step's number
+  std::span<const std::string_view> prefixes = {};  // before the step's number; '#' is any number
   std::string_view tracker = {};                    // next to the steps: names the newest finished one
   std::string_view last_file = {};                  // in a step: written after all others
-  const char* last_after = nullptr;    // glob of files that it follows in their folder; null: in every step
-  const char* without_last = nullptr;  // glob of a file of steps, named the same way, that have no such file
+  const char* last_after = nullptr;  // glob of files that it follows in their folder; null: in every step
+  // Globs of files of other programs' steps, named the same way, that have no such file.
+  std::span<const std::string_view> without_last = {};
   // If a directory is a step of the system whatever its name is: its number, as its files say it. Null: only
   // names tell.
   std::optional<int64_t> (*number)(FileSystem& fs, const std::string& directory) = nullptr;
@@ -95,6 +96,7 @@ struct Recognised {
   const System* system = nullptr;
   std::string path;                // of the checkpoint: the one that was asked for, or one in it
   std::vector<std::string> notes;  // why it is `path`, and other checkpoints in the same place
+  bool placed = false;             // where a program is known to keep it; `notes` says so
 };
 
 // The checkpoint at `path`. If no format recognises a directory, the only directory or file of weights in it

@@ -369,6 +369,70 @@ class PlaceTest(CliTest):
         self.typed(done)
         self.cairn("inspect", weights.parent, "--from", "dcp")
 
+    def test_steps_of_other_programs(self):
+        """Where a program keeps a checkpoint in its step, and which of its directories are steps, is data (systems.cc, recognise.cc).
+
+        Members: NeMo-RL's policy/weights, its older form, Automodel's epoch_0_step_9, ms-swift's checkpoint-9 with Megatron in it,
+        verl with Megatron, the hub's cache. Each is one answer of ls, seal, inspect, convert and verify.
+        """
+        model, dcp = self.export("hf", "model"), self.export("dcp", "weights")
+        megatron = self.export("torch-dist", "run") / "iter_0000100"
+        places = {
+            "nemo_rl/step_9": [(dcp, "policy/weights/model")],
+            "older/step_9": [(dcp, "policy/weights")],
+            "swift/checkpoint-9": [(megatron, "iter_0000009")],
+            "verl/global_step_9": [(megatron, "actor/dist_ckpt"), (model, "actor/huggingface")],
+            "automodel/epoch_0_step_9": [(model, "model/consolidated"), (dcp, "optim")],
+        }
+        for step, parts in places.items():
+            with self.subTest(step=step):
+                step = self.dir / step
+                for source, place in parts:
+                    shutil.copytree(source, step / place, ignore=shutil.ignore_patterns("SHA256SUMS"))
+                shutil.copy(next(megatron.glob("common.pt")), step / "train_dataloader.pt")
+                if step.parent.name in ("swift", "verl"):
+                    tracker = step if step.parent.name == "swift" else step.parent
+                    (tracker / "latest_checkpointed_iteration.txt").write_text("9")
+                self.assertEqual([(number, state) for number, _, state in self.steps(step.parent)], [(9, "not sealed")])
+                want = self.json("fingerprint", parts[0][0])["fingerprint"]
+                self.assertEqual(self.json("fingerprint", step)["fingerprint"], want)
+                self.cairn("verify", step, says="good")
+                self.cairn("seal", step.parent, "--settle", 0, says="sealed")
+                self.assertEqual(self.cairn("seal", "--newest", step.parent).stdout.strip(), str(step))
+
+    def test_the_cache_of_the_hub(self):
+        model = self.export("hf", "model")
+        cache = self.dir / "models--acme--tiny"
+        for place in ("blobs", "refs"):
+            (cache / place).mkdir(parents=True)
+        model.rename(cache / "blobs" / "0")
+        (cache / "snapshots/0123").mkdir(parents=True)
+        for file in (cache / "blobs/0").iterdir():
+            (cache / "snapshots/0123" / file.name).symlink_to(f"../../blobs/0/{file.name}")
+        self.reads(cache, note=f"note: {cache}/snapshots/0123 is read")
+        shutil.copytree(cache / "snapshots/0123", cache / "snapshots/4567", symlinks=True)
+        self.typed(self.cairn("convert", cache, "out", "--to", "native", code=2, says="0123, 4567"))
+
+    def test_a_run_of_unknown_steps_is_no_step(self):
+        model = self.export("hf", "model")
+        run = self.dir / "unknown"
+        for number in (9, 80):
+            shutil.copytree(model, run / f"after_{number}_steps")
+        self.cairn("seal", run, "--settle", 0, code=2, says=["after_80_steps and", "hold a checkpoint each"])
+        self.cairn("seal", "--newest", run, code=2)
+        self.cairn("ls", run, code=2, says="hold a checkpoint each")
+        self.cairn("seal", run / "after_9_steps", "--settle", 0, says="sealed")
+        self.cairn("seal", "--newest", run, code=2)
+        shutil.rmtree(run / "after_80_steps")
+        self.cairn("seal", "--newest", run, code=1, says="no sealed step")
+
+    def test_a_lone_file_without_tensors_is_no_checkpoint(self):
+        self.export("torch-dist", "run")
+        shutil.copytree(self.dir / "run", self.dir / "aside")
+        (self.dir / "state").mkdir()
+        shutil.copy(self.dir / "run/iter_0000100/common.pt", self.dir / "state/my_loader.pt")
+        self.cairn("inspect", self.dir / "state", code=2, says="it is neither a step or run")
+
     def test_a_directory_without_a_checkpoint_is_refused(self):
         nothing = self.dir / "nothing"
         nothing.mkdir()

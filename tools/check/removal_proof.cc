@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <ctime>
 #include <filesystem>
 #include <optional>
@@ -28,17 +27,6 @@ constexpr int64_t kQuietSeconds = 5;  // as of `cairn seal --settle`
 
 Status Stays(const std::string& path, std::string_view why) {
   return InvalidArgument("{} is kept: {}", path, why);
-}
-
-// "checkpoint-900" and "checkpoint-10000" are alike; what comes after "step=" may be the step's loss.
-std::string KindOfName(std::string_view name) {
-  std::string kind;
-  for (const char c : name.substr(0, name.find("step=")))
-    if (!std::isdigit(static_cast<unsigned char>(c)))
-      kind += c;
-    else if (!kind.ends_with('#'))
-      kind += '#';
-  return kind;
 }
 
 // The files of a step that hold state, by the kinds of their names.
@@ -83,6 +71,11 @@ Status CheckFinished(FileSystem& fs, const ForeignStep& step, bool proven) {
   return why.empty() ? OkStatus() : Stays(step.path, "its writer may not be done: " + why);
 }
 
+Status CheckNotNamed(FileSystem& fs, const ForeignStep& step) {
+  const std::string by = NamedBy(fs, step);
+  return by.empty() ? OkStatus() : Stays(step.path, by + " names it, so that a training may resume from it");
+}
+
 // The steps of its run that come after `path`, have another number and names of the same kind, the newest
 // last. Errors: InvalidArgument if the step itself is not one of the run's.
 Result<std::vector<ForeignStep>> LaterSteps(FileSystem& fs, const std::string& path) {
@@ -104,7 +97,7 @@ class LaterStep final : public DeletionProof {
   Status Check(FileSystem& fs) const override {
     const ForeignStep going{going_, ForeignStepOf(fs, going_)};
     CAIRN_RETURN_IF_ERROR(CheckFinished(fs, going, /*proven=*/true));
-    if (IsNamedByTracker(fs, going)) return Stays(going_, "its run's tracker names it");
+    CAIRN_RETURN_IF_ERROR(CheckNotNamed(fs, going));
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> later, LaterSteps(fs, going_));
     const auto stays = std::ranges::find(later, later_, &ForeignStep::path);
     if (stays == later.end()) return Stays(going_, later_ + " is not a later step any more");
@@ -183,8 +176,7 @@ Result<std::shared_ptr<const DeletionProof>> RemovalProofs::ForForeign(const std
   const ForeignStep going{path, ForeignStepOf(fs_, path)};
   CAIRN_RETURN_IF_ERROR(CheckFinished(fs_, going, /*proven=*/!insists_.newest));
   if (insists_.newest) return Proof(std::make_shared<InsistedStep>(path));
-  if (IsNamedByTracker(fs_, going))
-    return Stays(path, "its run's tracker names it, so that a training resumes from it");
+  CAIRN_RETURN_IF_ERROR(CheckNotNamed(fs_, going));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> later, LaterSteps(fs_, path));
   Status newer;
   for (const ForeignStep& step : later | std::views::reverse) {

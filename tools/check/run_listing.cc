@@ -206,9 +206,12 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& dire
     else if (auto foreign = ListForeignRun(fs, below))
       runs.push_back(*std::move(foreign));
   }
-  if (runs.empty() && alone) return itself();  // around the only checkpoint in it
-  if (runs.empty()) return NotFound("{}: it contains no run and no step", directory);
-  return runs;
+  if (!runs.empty()) return runs;
+  if (const auto unknown = UnknownSteps(fs, directory); !unknown.empty())
+    return NotFound("{}: it contains no run and no step that Cairn knows; {} and {} hold a checkpoint each",
+                    directory, unknown.front(), unknown.back());
+  if (alone) return itself();  // around the only checkpoint in it
+  return NotFound("{}: it contains no run and no step", directory);
 }
 
 }  // namespace cairn

@@ -1,8 +1,10 @@
 #include "tools/seal/foreign_run.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "ckpt/base/canonical_path.h"
@@ -102,7 +104,9 @@ std::set<std::string> WaitingFolders(const StepNames& names, bool named, const s
   for (const StepFile& file : files) {
     const std::string folder = FolderOf(file.name), name = file.name.substr(folder.size());
     if (names.last_after && FitsGlob(name, names.last_after)) waiting.insert(folder);
-    if (names.without_last && FitsGlob(name, names.without_last)) return {};
+    if (std::ranges::any_of(names.without_last,
+                            [&](std::string_view glob) { return FitsGlob(name, std::string(glob)); }))
+      return {};
   }
   for (const StepFile& file : files)
     if (const std::string folder = FolderOf(file.name); file.name.substr(folder.size()) == names.last_file)
@@ -167,6 +171,10 @@ Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::str
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
     if (IsOfCairn(names))
       return NotSupported("{}: the steps of a run of Cairn need no seals; cairn ls lists them", directory);
+    if (const auto unknown = UnknownSteps(fs, directory); !unknown.empty())
+      return InvalidArgument(
+          "{}: {} and {} hold a checkpoint each, but Cairn does not know such steps; name one", directory,
+          unknown.front(), unknown.back());
     return std::vector{ForeignStep{directory, ForeignStepOf(fs, directory)}};
   }
   return ListRunSteps(fs, directory);
@@ -204,7 +212,9 @@ std::string WhyNotProvenFinished(FileSystem& fs, const ForeignStep& step, const 
   const auto tracker = TrackerOf(fs, step);
   const auto is_last = [](const StepFile& file) {
     return std::ranges::any_of(Systems(), [&](const System& system) {
-      return !system.steps.last_file.empty() && LastName(file.name) == system.steps.last_file;
+      const StepNames& names = system.steps;
+      return (!names.last_file.empty() && LastName(file.name) == names.last_file) ||
+             (!names.tracker.empty() && file.name == names.tracker);
     });
   };
   if ((tracker && tracker->step && *tracker->step >= *step.step) || std::ranges::any_of(files, is_last))
@@ -213,9 +223,44 @@ std::string WhyNotProvenFinished(FileSystem& fs, const ForeignStep& step, const 
                      step.path);
 }
 
-bool IsNamedByTracker(FileSystem& fs, const ForeignStep& step) {
+std::string NamedBy(FileSystem& fs, const ForeignStep& step) {
   const auto tracker = TrackerOf(fs, step);
-  return tracker && tracker->text && (tracker->step == step.step || *tracker->text == LastNameOf(step.path));
+  if (tracker && tracker->text && (tracker->step == step.step || *tracker->text == LastNameOf(step.path)))
+    return tracker->path;
+  const std::string path = CanonicalPath(step.path), run = ParentDir(path);
+  const auto names = fs.List(run);
+  for (size_t i = 0; names.ok() && i < names->size(); ++i)
+    if (const std::string link = JoinPath(run, (*names)[i]); IsLink(fs, link) && CanonicalPath(link) == path)
+      return link;
+  return {};
+}
+
+std::string KindOfName(std::string_view name) {
+  std::string kind;
+  for (const char c : name.substr(0, name.find("step=")))
+    if (!std::isdigit(static_cast<unsigned char>(c)))
+      kind += c;
+    else if (!kind.ends_with('#'))
+      kind += '#';
+  return kind;
+}
+
+std::vector<std::string> UnknownSteps(FileSystem& fs, const std::string& directory) {
+  const auto names = fs.List(directory);
+  if (!names.ok() || names->size() > kMostUnnamed || ForeignStepOf(fs, directory) ||
+      IsCheckpoint(fs, directory))
+    return {};
+  std::map<std::string, std::vector<std::string>> kinds;
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(directory, name);
+    const auto info = fs.LinkStat(path);
+    if (!info.ok() || !info->is_directory() || name.starts_with('.') || ForeignStepOf(fs, path)) continue;
+    const auto found = RecogniseAll(fs, path);
+    if (HasSeal(fs, path) || (found.ok() && !found->empty())) kinds[KindOfName(name)].push_back(path);
+  }
+  for (auto& [kind, steps] : kinds)
+    if (steps.size() > 1) return std::move(steps);
+  return {};
 }
 
 }  // namespace cairn

@@ -35,7 +35,7 @@ bool IsForeignStep(FileSystem& fs, const std::string& directory);
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory);
 
 // The steps at `directory`: itself, or those in it by number. Errors: NotSupported for a step or a
-// run of Cairn; NotFound.
+// run of Cairn; InvalidArgument for a run of unknown steps; NotFound.
 Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory);
 
 // A file that is younger than `quiet_seconds` at `now`; null if there is none. A file further in the future
@@ -55,7 +55,16 @@ std::string WhyUnfinished(FileSystem& fs, const ForeignStep& step, const std::ve
 std::string WhyNotProvenFinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                                  int64_t now, int64_t quiet_seconds);
 
-// True if the tracker of its run names this step, so that a training would resume from it.
-bool IsNamedByTracker(FileSystem& fs, const ForeignStep& step);
+// What in its run leads to this step, so that a training may resume from it: the tracker, or a link
+// ("LATEST", "last.ckpt"). Empty if nothing does.
+std::string NamedBy(FileSystem& fs, const ForeignStep& step);
+
+// "checkpoint-#" of "checkpoint-900": names of one run's steps are equal. What follows "step=" does not
+// count.
+std::string KindOfName(std::string_view name);
+
+// Directories in `directory` that hold a checkpoint each and have names of one kind, if Cairn does not know
+// them as steps: `directory` is a run of a program that Cairn does not know.
+std::vector<std::string> UnknownSteps(FileSystem& fs, const std::string& directory);
 
 }  // namespace cairn

@@ -18,6 +18,7 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/io/replace_file.h"
+#include "convert/formats/systems.h"
 #include "tools/seal/read_files.h"
 
 namespace cairn {
@@ -217,6 +218,7 @@ Result<std::optional<ForeignStep>> NewestWholeStep(FileSystem& fs, const std::st
                                                    int jobs, const TellLine& tell) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs, run));
   for (const ForeignStep& step : steps | std::views::reverse) {
+    if (!step.step && !IsCheckpoint(fs, step.path)) continue;  // around the only checkpoint in it
     CAIRN_ASSIGN_OR_RETURN(const std::string why, WhyNotWhole(fs, step, depth, jobs, tell));
     if (why.empty()) return std::optional(step);
     tell("passed over: " + why);

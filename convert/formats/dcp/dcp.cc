@@ -361,7 +361,7 @@ bool HasMetadata(FileSystem& fs, const std::string& directory) {
 
 Result<DcpIndex> IndexAt(FileSystem& fs, const std::string& path) {
   if (HasMetadata(fs, path)) return ReadDcpIndex(fs, path);
-  if (HasMetadata(fs, JoinPath(path, kAccelerateModel))) return ReadAccelerateIndex(fs, path);
+  if (HoldsDcpPair(fs, path)) return ReadDcpPair(fs, path);
   return NotFound(
       "{}: it has .distcp files but no .metadata, which says where each tensor is: the save was "
       "interrupted; take an older checkpoint",
@@ -373,7 +373,7 @@ Result<DcpIndex> IndexAt(FileSystem& fs, const std::string& path) {
 bool MatchesDcp(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
   if (!info.ok() || !info->is_directory()) return false;
-  if (HasMetadata(fs, path) || HasMetadata(fs, JoinPath(path, kAccelerateModel))) return true;
+  if (HasMetadata(fs, path) || HoldsDcpPair(fs, path)) return true;
   const auto names = fs.List(path);
   return names.ok() &&
          std::ranges::any_of(*names, [](const std::string& n) { return n.ends_with(".distcp"); });

@@ -176,9 +176,27 @@ Status CheckCovered(const DcpIndex& index) {
   return CheckCoverage(catalog);
 }
 
-constexpr const char* kAccelerateOptimizer = "optimizer_0";
+// Below a step. One more line makes another program's known.
+struct DcpPair {
+  std::string_view model, optimizer;
+};
+constexpr DcpPair kPairs[] = {
+    {"pytorch_model_fsdp_0", "optimizer_0"},             // accelerate
+    {"policy/weights/model", "policy/optimizer/optim"},  // NeMo-RL, of Automodel
+    {"policy/weights", "policy/optimizer"},              // NeMo-RL, of its own DTensor worker
+};
 
-Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, const std::string& directory) {
+bool HasMetadataIn(FileSystem& fs, const std::string& path, std::string_view folder) {
+  return fs.Stat(JoinPath(JoinPath(path, folder), kDcpMetadata)).ok();
+}
+
+const DcpPair* PairAt(FileSystem& fs, const std::string& path) {
+  const auto found =
+      std::ranges::find_if(kPairs, [&](const DcpPair& pair) { return HasMetadataIn(fs, path, pair.model); });
+  return found == std::end(kPairs) ? nullptr : found;
+}
+
+Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, std::string_view directory) {
   CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcpIndex(fs, JoinPath(path, directory)));
   const auto place = [&](DcpItem& item) { item.file = JoinPath(directory, item.file); };
   for (DcpTensor& tensor : index.tensors)
@@ -232,12 +250,16 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
   return DcpIndex{std::move(found), std::move(bytes), std::move(metadata)};
 }
 
-Result<DcpIndex> ReadAccelerateIndex(FileSystem& fs, const std::string& path) {
+bool HoldsDcpPair(FileSystem& fs, const std::string& path) { return PairAt(fs, path) != nullptr; }
+
+Result<DcpIndex> ReadDcpPair(FileSystem& fs, const std::string& path) {
   if (fs.Stat(JoinPath(path, "pytorch_model_fsdp_1/.metadata")).ok())
     return NotSupported("{}: accelerate saved several models in it; give one of its directories", path);
-  CAIRN_ASSIGN_OR_RETURN(DcpIndex all, ReadIndexBelow(fs, path, kAccelerateModel));
-  if (!fs.Stat(JoinPath(JoinPath(path, kAccelerateOptimizer), kDcpMetadata)).ok()) return all;
-  CAIRN_ASSIGN_OR_RETURN(DcpIndex optimizer, ReadIndexBelow(fs, path, kAccelerateOptimizer));
+  const DcpPair* const pair = PairAt(fs, path);
+  if (!pair) return NotFound("{}: no model of torch.distributed.checkpoint is in it", path);
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex all, ReadIndexBelow(fs, path, pair->model));
+  if (!HasMetadataIn(fs, path, pair->optimizer)) return all;
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex optimizer, ReadIndexBelow(fs, path, pair->optimizer));
   std::ranges::move(optimizer.tensors, std::back_inserter(all.tensors));
   std::ranges::move(optimizer.bytes, std::back_inserter(all.bytes));
   return all;

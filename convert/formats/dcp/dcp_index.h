@@ -53,10 +53,11 @@ struct DcpIndex {
 // Errors: NotFound (an interrupted save has no .metadata), Corrupt and NotSupported naming tensor and file.
 Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory);
 
-// accelerate's save_state, and the Trainer under FSDP, write the weights and the optimizer into a directory
-// each, which are one index here. Errors: those of ReadDcpIndex; NotSupported if there are several models.
-inline constexpr const char* kAccelerateModel = "pytorch_model_fsdp_0";
-Result<DcpIndex> ReadAccelerateIndex(FileSystem& fs, const std::string& path);
+// accelerate's save_state, the Trainer under FSDP, and NeMo-RL write the weights and the optimizer into a
+// directory each, which are one index here. Errors: those of ReadDcpIndex; NotSupported if there are several
+// models.
+bool HoldsDcpPair(FileSystem& fs, const std::string& path);
+Result<DcpIndex> ReadDcpPair(FileSystem& fs, const std::string& path);
 
 // Checks that the items of a .metadata, if `names` has one, lie in their files, and that the chunks of each
 // tensor cover its shape once. `names`: of the files in `directory`.
