@@ -10,6 +10,8 @@ ExpertValues::ExpertValues(const std::vector<TensorEntry>& tensors, const Expert
     : tensors_(tensors), census_(census) {
   for (const TensorEntry& tensor : tensors)
     if (tensor.role == Role::kWeight) weight_names_.insert(tensor.spec.name);
+  for (uint32_t i = 0; i < census.mixtures.size(); ++i)
+    if (census.mixtures[i].router) router_of_.emplace(*census.mixtures[i].router, i);
 }
 
 ExpertPart* ExpertValues::PartOf(uint32_t tensor, const ExpertTensor& place) {
@@ -22,6 +24,11 @@ ExpertPart* ExpertValues::PartOf(uint32_t tensor, const ExpertTensor& place) {
   return &part;
 }
 
+ExpertPart* ExpertValues::RouterOf(uint32_t tensor) {
+  const auto found = router_of_.find(tensor);
+  return found == router_of_.end() ? nullptr : &routers_[found->second];
+}
+
 void ExpertValues::Begin(uint32_t tensor) {
   tensor_ = tensor;
   part_ = nullptr;
@@ -29,13 +36,12 @@ void ExpertValues::Begin(uint32_t tensor) {
   const TensorEntry& entry = tensors_[tensor];
   any_second_moments_ |= entry.role == Role::kExpAvgSq;
   const auto place = census_.tensors.find(tensor);
-  if (place == census_.tensors.end()) {
-    if (entry.role == Role::kWeight && entry.spec.shape.rank() == 2) other_ = &others_[tensor];
-    return;
-  }
-  part_ = PartOf(tensor, place->second);
-  expert_ = place->second.first;
-  left_ = expert_bytes_ = place->second.count == 0 ? 0 : entry.bytes() / place->second.count;
+  const bool of_experts = place != census_.tensors.end();
+  if (!of_experts && entry.role == Role::kWeight && entry.spec.shape.rank() == 2) other_ = &others_[tensor];
+  part_ = of_experts ? PartOf(tensor, place->second) : RouterOf(tensor);
+  expert_ = of_experts ? place->second.first : 0;
+  const uint64_t count = of_experts ? place->second.count : part_ ? entry.spec.shape[0] : 0;
+  left_ = expert_bytes_ = count == 0 ? 0 : entry.bytes() / count;
   hasher_.Reset(0);
 }
 

@@ -42,6 +42,8 @@ class ExpertValues {
 
   const Parts& weights() const { return weights_; }  // masters of a checkpoint without weights
   const Parts& second_moments() const { return second_moments_; }
+  // The rows of each mixture's router, as "experts".
+  const std::map<uint32_t, ExpertPart>& routers() const { return routers_; }
   // The optimizer has some, of experts or not.
   bool any_second_moments() const { return any_second_moments_; }
   // Matrices of weights that are not of experts, by number in the catalog.
@@ -49,12 +51,15 @@ class ExpertValues {
 
  private:
   ExpertPart* PartOf(uint32_t tensor, const ExpertTensor& place);
+  ExpertPart* RouterOf(uint32_t tensor);  // null: it is none
   void Begin(uint32_t tensor);
 
   const std::vector<TensorEntry>& tensors_;
   const ExpertCensus& census_;
   std::set<std::string> weight_names_;
   Parts weights_, second_moments_;
+  std::map<uint32_t, ExpertPart> routers_;  // by mixture
+  std::map<uint32_t, uint32_t> router_of_;  // the mixture of a router
   std::map<uint32_t, ValueStats> others_;
   bool any_second_moments_ = false;
   // The tensor at hand.

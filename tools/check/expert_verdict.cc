@@ -199,6 +199,12 @@ class Judge {
     return false;
   }
 
+  // The router of a mixture that was doubled on purpose was doubled, too.
+  bool IsRouterCopied(const Copies& copies) const {
+    return std::ranges::any_of(values_.routers(),
+                               [&](const auto& router) { return CopiesIn(router.second) == copies; });
+  }
+
   void JudgeEqual() {
     std::map<Copies, std::vector<std::string>> found;  // names of matrices
     bool trained = false;
@@ -208,7 +214,8 @@ class Judge {
       trained |= WasTrained(layers_[key.first]);
     }
     const bool lost = trained && found.size() == 1 && !found.begin()->first.empty() &&
-                      AreCopiedRanks(found.begin()->first, layers_.front().mixture->experts);
+                      AreCopiedRanks(found.begin()->first, layers_.front().mixture->experts) &&
+                      !IsRouterCopied(found.begin()->first);
     for (const auto& [copies, where] : found) {
       if (copies.empty()) continue;
       std::vector<std::string> groups;

@@ -170,9 +170,10 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
   verify->add_flag("--structure", options->checks.structure,
                    "every element is covered once; sizes and shapes agree");
   verify->add_flag("--hash", options->checks.hash, "every byte is the one that was saved");
-  verify->add_flag("--values", options->checks.values,
-                   "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even; the "
-                   "experts of no rank are copies of another's, or as they were initialized, after a training");
+  verify->add_flag(
+      "--values", options->checks.values,
+      "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even; the "
+      "experts of no rank are copies of another's, or as they were initialized, after a training");
   verify
       ->add_option("--sample", options->sample,
                    "check only this share or size of the tensors' bytes, chosen at random: 5%, 200GB")
@@ -191,7 +192,9 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
       "every\n"
       "byte against the seal. Each problem names its file, byte offset and tensor. A file in a step that "
       "its\n"
-      "manifest does not list is a note.\n\n" +
+      "manifest does not list is a note. --allow experts makes notes of lost experts, --allow unchecked of "
+      "what\n"
+      "a seal says could not be checked.\n\n" +
       HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
 }
 

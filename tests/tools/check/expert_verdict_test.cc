@@ -24,6 +24,7 @@ struct Toy {
   std::function<uint64_t(int layer, uint64_t expert)> copy_of = [](int, uint64_t expert) { return expert; };
   std::function<double(int layer, uint64_t expert)> moment = {};  // null: no optimizer
   double attention = kTrained, router = kTrained;
+  bool doubled_router = false;
   bool frozen = false;  // the optimizer has a state of the attention only
   nlohmann::json state = nlohmann::json::object();
 
@@ -61,6 +62,8 @@ struct Toy {
                                              : routes   ? router
                                                         : attention);
     for (float& value : values) value = static_cast<float>(draw(rng));
+    if (routes && doubled_router)
+      std::ranges::copy(values.first(values.size() / 2), values.subspan(values.size() / 2).begin());
   }
 
   ValueReport Check() const {
@@ -141,6 +144,12 @@ TEST(ExpertVerdictTest, OtherCopiesAreANote) {
     EXPECT_THAT(toy.Lost(), IsEmpty());
     EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("are equal bit for bit: the model was made of copies")));
   }
+}
+
+TEST(ExpertVerdictTest, AMixtureThatWasDoubledWithItsRouterIsANote) {
+  const Toy toy{.copy_of = [](int, uint64_t expert) { return expert % 4; }, .doubled_router = true};
+  EXPECT_THAT(toy.Lost(), IsEmpty());
+  EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("the model was made of copies")));
 }
 
 // As a converter leaves them, or who freezes them: the values are the same.
