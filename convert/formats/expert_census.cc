@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr const char* kRouters[] = {"router.weight", "gate.weight", "router.gate.weight", "gate.wg.weight"};
 constexpr size_t kListed = 4;       // of missing experts
-constexpr uint64_t kMostLike = 64;  // experts with a part in another form, of which so many are looked at
+constexpr uint64_t kMostLike = 64;  // experts that have a part in another form: the most to look at
 
 std::vector<std::string> Split(const std::string& name) {
   std::vector<std::string> modules(1);

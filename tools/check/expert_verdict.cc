@@ -289,7 +289,7 @@ class Judge {
     }
   }
 
-  // The initial ones are told already.
+  // Initial experts have a sentence of their own.
   void JudgeUnmoved() {
     std::map<Experts, std::vector<std::string>> found;
     for (const Layer& layer : layers_)

@@ -194,7 +194,7 @@ TEST(ExpertVerdictTest, AnExpertWithoutTokensIsANote) {
   EXPECT_THAT(toy.Lost(), ElementsAre(HasSubstr("layers.1.mlp: expert 5 has the values")));
 }
 
-TEST(ExpertVerdictTest, AnInitialExpertIsSeenBesideOnesOfTwiceTheDeviation) {
+TEST(ExpertVerdictTest, AnInitialExpertIsSeenIfOthersHaveTwiceItsDeviation) {
   const Toy toy{.deviation = [](int, uint64_t expert) { return expert == 5 ? kInitial : 2 * kInitial; }};
   EXPECT_THAT(toy.Lost(), IsEmpty());
   EXPECT_THAT(toy.Notes(), ElementsAre(HasSubstr("expert 5 has the values of an initialization")));
