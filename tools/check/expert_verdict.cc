@@ -1,8 +1,9 @@
 // Models are initialized with normally distributed values of mean 0 and a known standard deviation. Mean,
 // variance and fourth moment of such values lie within a few standard errors, those of a trained matrix do
 // not: the three of them match by chance in none. An expert is "initial" if they match in each of its
-// matrices. Another one is "trained" if its variance changed by 16 times as much as an initial one's can have
-// without being noticed: each update moves values alike, so the initial one had few updates, or none.
+// matrices. Another one is "trained" if its variance changed by 4 times as much as an initial one's can have
+// without being noticed (16 times, for whole ranks to be lost): each update moves values alike, so the
+// initial one had few updates, or none.
 //
 // Status 1 is for what no program can have meant. Experts are lost if they are those of whole expert parallel
 // ranks (of several experts each), in every layer: copies of another rank's in a trained model, or initial
