@@ -131,7 +131,6 @@ Status Committer::Publish() {
   RemoveMark(*fs_, partial_path_);
   if (partial_dir_) partial_dir_->Keep();
   if (run_dir_made_) run_dir_made_->Keep();
-  if (own_lock_) RemoveMark(*fs_, run_dir_);  // of a command that was killed
   return OkStatus();
 }
 
