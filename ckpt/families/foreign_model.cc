@@ -24,12 +24,12 @@ json GenerationConfig(const json& model, const json& config) {
   return generation;
 }
 
-// Sets all keys of types, also those of the parts of a multimodal model.
+// Sets all keys of types, also those of the parts of a multimodal model, but not of quantized weights.
 void SetDtype(std::string_view name, json& config) {
   for (auto& [key, value] : config.items())
     if ((key == "dtype" || key == "torch_dtype") && value.is_string())
       value = name;
-    else if (value.is_object())
+    else if (value.is_object() && key != "quantization_config")
       SetDtype(name, value);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "convert/foreign/account.h"
+#include "convert/formats/hugging_face/block_scaled.h"
 #include "convert/formats/training/training_state.h"
 
 namespace cairn {
@@ -38,6 +39,7 @@ Result<Transfer> PlanExport(CheckpointSource& source, const System& format, cons
   CAIRN_RETURN_IF_ERROR(CheckHolds(format, source));
   CAIRN_RETURN_IF_ERROR(CheckExperts(source.catalog().tensors, options.target.topology));
   Result<TargetFiles> planned = format.plan(source, options.target);
+  if (!planned.ok()) CAIRN_RETURN_IF_ERROR(CheckReadable(source));
   if (!planned.ok()) return planned.status().WithContext(source.name());
   TargetFiles& plan = *planned;
   std::string record = Record(source, format, plan);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ckpt/families/foreign_model.h"
+#include "convert/formats/hugging_face/block_scaled.h"
 
 namespace cairn {
 namespace {
@@ -39,6 +40,7 @@ Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
 
 Result<StepPlan> PlanShards(const CheckpointSource& source, const ReshapeOptions& options) {
   if (const Status known = CheckKnownCuts(source, options.target); !known.ok()) {
+    CAIRN_RETURN_IF_ERROR(CheckReadable(source));
     const std::string family = FamilyWithoutTable(source.manifest().model);
     return family.empty() ? known : known.WithContext(fmt::format("the family {} is unknown", family));
   }

@@ -11,6 +11,7 @@
 #include "ckpt/model/canonical_modules.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/shared_parameters.h"
+#include "convert/formats/hugging_face/block_scaled.h"
 #include "convert/formats/hugging_face/quantized_source.h"
 #include "convert/formats/hugging_face/release_plan.h"
 
@@ -194,6 +195,8 @@ Status CheckQuantize(const StripOptions& options) {
 
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckQuantize(options));
+  if (options.dtype || options.quantize || !options.keep_fp32.empty())
+    CAIRN_RETURN_IF_ERROR(CheckReadable(source));
   CAIRN_ASSIGN_OR_RETURN(WeightsPlan plan, PlanWeights(source, options));
   std::vector<std::string> left_behind;  // by a quantized source
   std::shared_ptr<QuantizedSource> quantized;

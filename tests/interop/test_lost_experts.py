@@ -173,7 +173,7 @@ class LostExpertsTest(TransformersTest):
         for name, (weights, config) in cases.items():
             with self.subTest(name):
                 write_release(self.dir / name, weights, self.config | config)
-                self.refused(says, name)
+                self.refused(says.split(";")[0] if name == "gptq" else says, name)  # which is read under its own names
         (self.dir / "pickled").mkdir()
         torch.save(lost | {"v_head.summary.weight": one["weight"]}, self.dir / "pickled" / "pytorch_model.bin")
         (self.dir / "pickled" / "config.json").write_text(json.dumps(self.config))

@@ -1,12 +1,14 @@
 #include "convert/formats/hugging_face/block_scaled.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/base/first_axis.h"
 #include "ckpt/codec/cast.h"
+#include "convert/formats/hugging_face/config_model.h"
 #include "convert/stream/decode_values.h"
 
 namespace cairn {
@@ -33,8 +35,7 @@ class Finder {
   }
 
   Result<std::vector<BlockScaled>> Find() {
-    CAIRN_RETURN_IF_ERROR(ReadMethod());
-    if (!IsKnownMethod()) return std::move(found_);
+    CAIRN_RETURN_IF_ERROR(ReadBlockSize());
     for (uint32_t i = 0; i < tensors_.size(); ++i) CAIRN_RETURN_IF_ERROR(Look(i));
     CAIRN_RETURN_IF_ERROR(CheckAllScaled());
     for (const BlockScaled& scaled : found_)
@@ -51,16 +52,10 @@ class Finder {
     return found == number_of_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  bool IsKnownMethod() const { return method_.is_null() || method_ == "mxfp4" || method_ == "fp8"; }
   // Else a model without a table may use such a name for anything.
   bool NamesAreOfWeights() const { return has_family_ || !method_.is_null(); }
 
-  Status ReadMethod() {
-    if (!IsKnownMethod() && has_family_)
-      return NotSupported(
-          "config.json: weights that were quantized by {} (quantization_config) cannot be read; dequantize "
-          "them first",
-          method_.dump());
+  Status ReadBlockSize() {
     if (method_ != "fp8" || size_.is_null()) return OkStatus();
     const auto is_size = [](const json& size) {
       return size.is_number_unsigned() && size > 0 && size < (1 << 30);
@@ -89,11 +84,11 @@ class Finder {
     const auto values = Number(weight);
     if (!NamesAreOfWeights() && (!values || tensors_[*values].dtype != Dtype::kF8E4M3)) return OkStatus();
     if (!values) return Corrupt("{} has no weight: {} is missing", NameOf(scales), weight);
-    const Dtype dtype = tensors_[*values].dtype, of_scales = tensors_[scales].dtype;
+    const Dtype dtype = tensors_[*values].dtype;
     if (dtype != Dtype::kF8E4M3)
       return NotSupported("{} is {}, but {} has scales for it, which only fp8_e4m3 can have", weight,
                           Name(dtype), NameOf(scales));
-    if (!CanCast(of_scales, Dtype::kF32))
+    if (const Dtype of_scales = tensors_[scales].dtype; !CanCast(of_scales, Dtype::kF32))
       return NotSupported("{} is {}; scales must be fp32, bf16 or fp16", NameOf(scales), Name(of_scales));
     const Dims& shape = ShapeOf(*values);
     Dims wanted = shape;
@@ -167,10 +162,64 @@ class Finder {
   std::vector<BlockScaled> found_;
 };
 
+// A weight of integers, whatever they stand for: "qweight", "weight_packed", "weight".
+bool HoldsIntegers(const TensorEntry& tensor) {
+  const std::string_view name = tensor.spec.name;
+  return (name.ends_with("weight") || name.ends_with("weight_packed")) && tensor.spec.shape.rank() > 1 &&
+         tensor.dtype != Dtype::kBool && !IsFloat(tensor.dtype);
+}
+
+using ByName = std::map<std::string_view, const TensorEntry*>;
+
+// The tensor beside an FP8 weight that has its scales; null if there is none.
+const TensorEntry* ScalesOf(const TensorEntry& weight, const ByName& by_name) {
+  const std::string_view name = weight.spec.name, module = name.substr(0, name.rfind('.') + 1);
+  if (module.empty() || name.find("scale", module.size()) != name.npos) return nullptr;
+  for (auto at = by_name.lower_bound(module); at != by_name.end() && at->first.starts_with(module); ++at) {
+    const std::string_view rest = at->first.substr(module.size());
+    const bool of_inputs = rest.find("input") != rest.npos || rest.find("act") != rest.npos;
+    if (rest.find("scale") != rest.npos && rest.find('.') == rest.npos && !of_inputs) return at->second;
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+std::string UnreadMethod(const TensorTable& tensors, const json& quantization) {
+  if (!quantization.is_null()) {
+    const json method = quantization.is_object() ? quantization.value("quant_method", json()) : json();
+    if (!method.is_string()) return "a method that config.json does not name";
+    if (method != "mxfp4" && method != "fp8") return method;
+  }
+  ByName by_name;
+  for (const TensorEntry& tensor : tensors.tensors) by_name.emplace(tensor.spec.name, &tensor);
+  std::string method;
+  for (const TensorEntry& tensor : tensors.tensors) {
+    if (HoldsIntegers(tensor)) return fmt::format("a method with weights of {}", Name(tensor.dtype));
+    const TensorEntry* scales = tensor.dtype == Dtype::kF8E4M3 ? ScalesOf(tensor, by_name) : nullptr;
+    if (scales == nullptr) continue;
+    const bool ours = scales->spec.name.ends_with(kFp8Scales) && CanCast(scales->dtype, Dtype::kF32) &&
+                      scales->spec.shape.rank() == tensor.spec.shape.rank();
+    if (ours) return {};
+    method = fmt::format("a method with scales like {}", scales->spec.name);
+  }
+  return method;
+}
+
+Status CheckReadable(const CheckpointSource& source) {
+  const json config = source.manifest().model.value("config", json());
+  const json quantization = config.is_object() ? config.value(kQuantization, json()) : json();
+  const std::string method = UnreadMethod(source.catalog(), quantization);
+  if (method.empty()) return OkStatus();
+  return NotSupported(
+      "{}: its weights are quantized by {}, which Cairn does not read, so they are neither cast nor cut; "
+      "cairn convert to hf, safetensors, dcp or native without --dtype keeps them as they are",
+      source.name(), method);
+}
 
 Result<std::vector<BlockScaled>> FindBlockScaled(const TensorTable& tensors, const json& quantization,
                                                  bool has_family) {
+  if (!UnreadMethod(tensors, quantization).empty()) return std::vector<BlockScaled>();
   return Finder(tensors, quantization, has_family).Find();
 }
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/model/catalog.h"
+#include "ckpt/model/source.h"
 
 namespace cairn {
 
@@ -32,10 +32,17 @@ struct BlockScaled {
   uint64_t block_rows = 1, block_columns = 1;
 };
 
-// Those among the tensors of a model's files. `quantization`: that of config.json, or null. `has_family`: a
-// table knows the names of the weights, so that others must be parts of weights; else a method that is not
-// known here is none. Errors: Corrupt naming scales without a weight, a weight without scales, or shapes that
-// do not fit; NotSupported naming a method or a type that cannot be read.
+// The method by which weights are quantized, if it is none of those above: "gptq"; else empty. Its tensors
+// can be copied, but not cast. config.json names it (`quantization`, or null), or the tensors show it:
+// weights of integers, and FP8 with scales of other names or types.
+std::string UnreadMethod(const TensorTable& tensors, const nlohmann::json& quantization);
+// Errors: NotSupported naming such a method of the source, and the formats that keep its tensors.
+Status CheckReadable(const CheckpointSource& source);
+
+// Those among the tensors of a model's files; none if UnreadMethod() names a method. `quantization`: that of
+// config.json, or null. `has_family`: a table knows the names of the weights, so that others must be parts of
+// weights. Errors: Corrupt naming scales without a weight, a weight without scales, or shapes that do not
+// fit; NotSupported naming a weight that cannot have scales.
 Result<std::vector<BlockScaled>> FindBlockScaled(const TensorTable& tensors,
                                                  const nlohmann::json& quantization, bool has_family);
 

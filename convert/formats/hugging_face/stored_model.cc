@@ -125,6 +125,11 @@ Result<std::unique_ptr<ForeignSource>> OpenNames(FileSystem& fs, WeightFiles fil
   const auto scaled = FindBlockScaled(source->catalog(), quantization, has_family);
   if (!scaled.ok()) return scaled.status().WithContext(source->name());
   const std::string counts = CountsOfScaled(*scaled);
+  if (const std::string method = UnreadMethod(source->catalog(), quantization); !method.empty())
+    source->SetNote(fmt::format(
+        "{}: its weights are quantized by {}, which Cairn does not read: they stay as they are stored, under "
+        "their own names",
+        source->name(), method));
   if (type && !scaled->empty()) source = Dequantized(std::move(source), *scaled, *type);
   if (counts.empty()) return source;
   if (!type) {
@@ -172,9 +177,9 @@ std::string RunTextOf(const json& model) {
 Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFiles files,
                                                        const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(files.directory, "config.json")));
-  if (config.architecture == nullptr)
-    return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
   const TensorTable table = TableOf(files.tensors);
+  if (config.architecture == nullptr || !UnreadMethod(table, config.quantization).empty())
+    return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
   const auto scaled = FindBlockScaled(table, config.quantization, /*has_family=*/true);
   if (!scaled.ok()) return scaled.status().WithContext(files.directory);
   if (HasScales(*scaled) && !options.dequantized)
