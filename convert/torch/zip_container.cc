@@ -117,8 +117,10 @@ Result<Entry> ParseEntry(std::string_view directory, size_t& at) {
   found.record.name = entry.substr(kEntryBytes, name_bytes);
   if (Load<uint16_t>(entry, 8) & 1) return NotSupported("record {} is encrypted", found.record.name);
   if (Load<uint16_t>(entry, 10) != 0)
-    return NotSupported("record {} is compressed, which torch never does; unpack the file and zip it with -0",
-                        found.record.name);
+    return NotSupported(
+        "record {} is compressed, as in TorchScript and np.savez_compressed, and never by torch.save; save "
+        "the module's state_dict(), or unpack the file and zip it with -0",
+        found.record.name);
   found.record.crc = Load<uint32_t>(entry, 16);
   uint64_t packed = Load<uint32_t>(entry, 20);
   found.record.bytes = Load<uint32_t>(entry, 24);

@@ -419,6 +419,55 @@ class OtherValuesTest(Case):
             self.assertIn(f"--allow '{name}' leaves it out", told)
             self.strip_file("among.pt", "--allow", name)
 
+    # A file of a training that is not a model is good if its bytes are as they were written; only damage has status 1.
+    def test_files_without_weights_are_checked_as_what_they_are(self):
+        model = torch.nn.Linear(8, 8)
+        adam, adafactor = torch.optim.AdamW(model.parameters()), torch.optim.Adafactor(model.parameters())
+        fresh = adam.state_dict()
+        model(torch.ones(2, 8)).sum().backward()
+        adam.step(), adafactor.step()
+        schedule = torch.optim.lr_scheduler.SequentialLR(
+            adam, [torch.optim.lr_scheduler.ConstantLR(adam), torch.optim.lr_scheduler.CosineAnnealingLR(adam, 10)], [3])
+        numpy = np.random.RandomState(3).get_state()
+        without = {
+            "scheduler.pt": schedule.state_dict(), "scaler.pt": torch.amp.GradScaler("cpu").state_dict(), "optimizer.pt": fresh,
+            "rng_state_0.pth": {"python": random.getstate(), "numpy": numpy, "cpu": torch.get_rng_state(), "cuda": [torch.get_rng_state()]},
+            "random_states_0.pkl": {"step": 3, "numpy_random_seed": numpy, "torch_manual_seed": torch.get_rng_state()},
+            "training_args.bin": argparse.Namespace(path=pathlib.PurePosixPath("x"), lr=1e-3),
+            "train_dataloader.pt": {"_snapshot": {"_snapshot_step": 3}, "_steps_since_snapshot": 0, "_iterator_finished": False},
+            "sampler.pt": {"indices": np.arange(40), "epoch": 2}, "number.pt": 3}
+        holds = {"adam.pt": adam.state_dict(), "adafactor.bin": adafactor.state_dict(), "order.pt": {"order": torch.arange(9), "position": 3}}
+        for _ in range(2):  # beside a config.json, then alone
+            for name, value in (without | holds).items():
+                for zip_file in (True, False):
+                    torch.save(value, self.path(name), _use_new_zipfile_serialization=zip_file)
+                    done = cairn("verify", self.path(name))
+                    says = "(the pickle of a file without weights" + ", every byte by its checksum" * zip_file + ")"
+                    if name in without:
+                        self.assertIn(says, done.stdout, name)
+                    self.assertNotIn("--config", done.stderr, name)
+            pathlib.Path(self.path("config.json")).unlink(missing_ok=True)
+        torch.save(without["rng_state_0.pth"], self.path("rng_state_0.pth"))
+        whole = pathlib.Path(self.path("rng_state_0.pth")).read_bytes()
+        at = whole.index(torch.get_rng_state().numpy().tobytes())
+        for damaged in (whole[:-40], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:]):
+            pathlib.Path(self.path("rng_state_0.pth")).write_bytes(damaged)
+            cairn("verify", self.path("rng_state_0.pth"), status=1)
+        # What may hold weights in a form that is not read is no such file; nor is a program.
+        torch.save({"w": torch.eye(3).to_sparse()}, self.path("sparse.pt"))
+        self.assertIn("leaves it out", cairn("verify", self.path("sparse.pt"), status=2).stderr)
+        torch.jit.save(torch.jit.script(model), self.path("program.pt"))
+        self.assertIn("TorchScript", cairn("verify", self.path("program.pt"), status=2).stderr)
+        self.assertIn("cairn inspect", cairn("fingerprint", self.path("scheduler.pt"), status=2).stderr)
+        # One of several files, beside their config.json.
+        pathlib.Path(self.path("config.json")).write_text(json.dumps(LLAMA))
+        names = sorted(self.weights)
+        for number, part in enumerate((names[:5], names[5:]), 1):
+            save_file({name: self.weights[name] for name in part}, self.path(f"model-0000{number}-of-00002.safetensors"))
+        told = cairn("verify", self.path("model-00001-of-00002.safetensors"), status=2).stderr
+        self.assertIn("give the directory, or --from safetensors", told)
+        cairn("verify", self.path("model-00001-of-00002.safetensors"), "--from", "safetensors")
+
     def test_callbacks_by_their_class(self):
         import pathlib as classes
         torch.save({"state_dict": self.weights, "epoch": 1, "callbacks": {classes.PosixPath: {"best_model_score": torch.tensor(0.3)}},

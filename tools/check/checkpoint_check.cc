@@ -21,6 +21,7 @@
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"
 #include "convert/formats/megatron/megatron_lm.h"
+#include "convert/formats/torch/torch.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/source.h"
@@ -248,6 +249,7 @@ class Checker {
   Status CheckForeign(const std::string& path) {
     CAIRN_RETURN_IF_ERROR(RefuseSample(path));
     const Result<OpenedSource> opened = OpenAnyCkpt(path, asked_.open);
+    if (!opened.ok() && TellWithoutWeights(path)) return OkStatus();
     if (!opened.ok()) return TellBroken(path, path, opened.status(), "structure");
     FileSystem& fs = opened->fs();
     CheckpointSource& source = opened->source();
@@ -286,6 +288,20 @@ class Checker {
     report.notes = std::move(census.notes);
     Tell(std::move(report));
     return OkStatus();
+  }
+
+  // A file of torch.save that is not a model, but a schedule or random states: its pickle was read, and its
+  // records have checksums. False if it is another file.
+  bool TellWithoutWeights(const std::string& path) {
+    FileSystem& fs = FileSystem::Posix();
+    const std::string directory = ParentDir(path), name(LastName(path));
+    const Result<TorchFile> file = TorchFile::Open(fs, directory, name);
+    if (!file.ok() || HoldsWeights(*file)) return false;
+    const FileSums sums = FindZips(fs, directory, {name});
+    Tell({CheckFileSums(fs, directory, sums), path,
+          fmt::format("the pickle of a file without weights{}",
+                      sums.empty() ? "" : ", every byte by its checksum")});
+    return true;
   }
 
   Status RefuseSample(const std::string& path) const {

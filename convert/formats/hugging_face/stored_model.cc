@@ -107,7 +107,7 @@ Result<std::unique_ptr<ForeignSource>> OpenAsStored(FileSystem& fs, WeightFiles 
     mapping.parts.push_back({{whole, whole}, static_cast<uint32_t>(mapping.catalog.tensors.size()), i});
     mapping.catalog.tensors.push_back(WholeTensor(tensor));
   }
-  if (mapping.parts.empty()) return NotFound("{}: it does not contain tensors", files.directory);
+  if (mapping.parts.empty()) return NotSupported("{}: it does not contain tensors", files.directory);
   manifest.model = std::move(model);
   return OpenMapped(fs, std::move(files), mapping, std::move(manifest), options.allow);
 }

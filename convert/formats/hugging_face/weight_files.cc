@@ -17,7 +17,13 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxIndexBytes = 256 << 20;
-constexpr const char* kShards = "*-[0-9]*-of-[0-9]*.*";
+
+// True of a file that may be one of several, or not of the model at all.
+bool MayBeAPart(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  return (name.ends_with(".safetensors") || name.ends_with(".bin")) && name != kSafetensorsFile &&
+         name != kPickleFile && !FitsGlob(name, "*-of-00001.*");
+}
 
 using ReadFile = Status (*)(FileSystem& fs, WeightFiles& files, uint32_t file);
 
@@ -186,14 +192,15 @@ Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std
                                                        ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadWeights(fs, path));
   auto source = OpenStoredModel(fs, std::move(files), options);
-  if (source.ok() || !FitsGlob(path, kShards)) return source;
-  return Status(source.status().kind(),
-                fmt::format("{}; {} is one of several files: give their directory, or --from {} for this one",
-                            source.status().message(), path, IsPickled(fs, path) ? "torch" : "safetensors"));
+  if (source.ok() || !MayBeAPart(path)) return source;
+  return NotSupported(
+      "{}: by itself it is not the model of the config.json beside it; give the directory, or --from {} for "
+      "this file under its own names: {}",
+      path, IsPickled(fs, path) ? "torch" : "safetensors", source.status().message());
 }
 
 Result<StoredNames> NamesOfHuggingFace(FileSystem& fs, const std::string& path) {
-  if (FitsGlob(path, kShards)) return NotSupported("{}: one of several files has not all names", path);
+  if (MayBeAPart(path)) return NotSupported("{}: one of several files has not all names", path);
   CAIRN_ASSIGN_OR_RETURN(const WeightFiles files, ReadWeights(fs, path));
   StoredNames names;
   for (const StoredArray& tensor : files.tensors) names.tensors.push_back(WholeTensor(tensor));

@@ -9,12 +9,16 @@
 #include <set>
 
 #include "convert/foreign/stored_builder.h"
+#include "convert/stream/decode_values.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
 
 using Paths = std::vector<std::string>;
+
+// Of values; more than any file needs that does not share its parts endlessly.
+constexpr uint64_t kMostVisits = 16 << 20;
 
 // How far a training was; known by these names at the top.
 constexpr std::string_view kProgress[] = {"iteration", "step", "global_step", "global_steps", "epoch"};
@@ -47,9 +51,9 @@ bool IsEmpty(const PyValue& value) {
 
 // What lies beside the weights.
 struct Beside {
-  Paths training;              // tensors below these are the training's
-  Paths left;                  // values without a tensor
-  uint64_t visits = 16 << 20;  // of values; more than any file needs that does not share its parts endlessly
+  Paths training;  // tensors below these are the training's
+  Paths left;      // values without a tensor
+  uint64_t visits = kMostVisits;
 };
 
 // `depth`: levels below this one that are looked at.
@@ -164,6 +168,25 @@ class TorchReader {
 
 }  // namespace
 
+// Random states are bytes, and what a scaler or a schedule keeps are numbers.
+bool HoldsWeights(const TorchFile& file) {
+  std::set<std::string> optimizers;
+  FindOptimizers(file.root(), "", 3, optimizers);
+  const Paths paths(optimizers.begin(), optimizers.end());
+  bool found = false;
+  const auto look = [&](const std::string& name, const TensorRef& tensor) {
+    const bool computes = !tensor.type->dtype || IsFloat(*tensor.type->dtype);
+    found |= computes && tensor.shape.rank() > 0 && !IsBelowAny(name, paths);
+    return OkStatus();
+  };
+  uint64_t visits = kMostVisits;
+  const auto pass_over = [&](const std::string&, const PyValue& value, const Status&) {
+    found |= ElementsIn(value, visits).tensors;  // those of a sparse one; NumPy's arrays are not
+    return OkStatus();
+  };
+  return !ForEachTensor(file.root(), look, pass_over).ok() || found;
+}
+
 bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
 
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
@@ -174,7 +197,8 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
   builder.AddFile(name);
   Result<Manifest> manifest = TorchReader(file, builder, options).Read();
   if (!manifest.ok()) return manifest.status().WithContext(path);
-  if (builder.catalog.tensors.empty()) return NotFound("{}: it does not contain tensors", path);
+  if (builder.catalog.tensors.empty())
+    return NotSupported("{}: it does not contain tensors; cairn inspect {} shows what it holds", path, path);
   return builder.Open(fs, directory, *std::move(manifest));
 }
 

@@ -5,11 +5,15 @@
 #pragma once
 
 #include "convert/foreign/open_options.h"
+#include "convert/torch/torch_file.h"
 
 namespace cairn {
 
 bool MatchesTorch(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
                                                  ReaderOptions& options);
+
+// False of a training's values alone: an optimizer's state, a schedule, random states, arguments.
+bool HoldsWeights(const TorchFile& file);
 
 }  // namespace cairn
