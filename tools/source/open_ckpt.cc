@@ -5,9 +5,11 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
+#include "convert/foreign/account.h"
 #include "convert/formats/hugging_face/config_model.h"
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/megatron/megatron_lm.h"
+#include "convert/stream/decode_values.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store.h"
@@ -17,7 +19,16 @@
 namespace cairn {
 namespace {
 
-void PrintPassedOver(const Status& skipped) { PrintProblem("passed over: " + skipped.message()); }
+// Lines for stderr. A source that is opened in another way after a failure tells them once.
+using Notes = std::vector<std::string>;
+
+auto PassOver(Notes& notes) {
+  return [&](const Status& skipped) { notes.push_back("passed over: " + skipped.message()); };
+}
+
+void Print(const Notes& notes) {
+  for (const std::string& note : notes) PrintProblem(note);
+}
 
 // An archived member, and the view that reads it.
 struct OpenedMember {
@@ -39,49 +50,57 @@ bool HoldsSteps(FileSystem& fs, const std::string& path) {
   return (steps.ok() && !steps->empty()) || fs.Stat(JoinPath(path, kManifestName)).ok();
 }
 
-Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
+Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument, Notes& notes) {
   if (member.form == Form::kFiles && !HoldsSteps(*member.view, member.path))
     return NotSupported(
         "{}: files of another system; make a step of them with cairn convert {} DST --to native", member.path,
         argument);
   OpenedStep opened{.view = std::move(member.view), .reader = nullptr};
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(*opened.view, member.path, PrintPassedOver));
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(*opened.view, member.path, PassOver(notes)));
   return opened;
 }
 
-// Notes how tensors under their own names become those of a model whose config.json is next to their file.
-void NoteConfig(const OpenedSource& opened) {
-  const std::string& directory = opened.foreign->directory();
-  if (opened.foreign->manifest().model.contains("architecture")) return;
-  for (const std::string& beside : {directory, JoinPath(directory, "huggingface")})
-    if (opened.fs().Stat(JoinPath(beside, "config.json")).ok())
-      PrintProblem(fmt::format("note: --config {} reads {} as the model of that config.json", beside,
-                               opened.foreign->name()));
+bool HoldsWeights(const CheckpointSource& source) {
+  const std::vector<std::string> optimizers = OptimizerPaths(source.manifest());
+  return std::ranges::any_of(source.catalog().tensors, [&](const TensorEntry& tensor) {
+    return tensor.role == Role::kWeight && IsFloat(tensor.dtype) && tensor.spec.shape.rank() > 0 &&
+           !IsBelowAny(tensor.spec.name, optimizers);
+  });
 }
 
-// Opens another system's files. Reports what is not read on stderr.
-Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& opened) {
+// How tensors under their own names become those of a model whose config.json is next to their file.
+void NoteConfig(const OpenedSource& opened, Notes& notes) {
+  const std::string& directory = opened.foreign->directory();
+  if (opened.foreign->manifest().model.contains("architecture") || !HoldsWeights(*opened.foreign)) return;
+  for (const std::string& beside : {directory, JoinPath(directory, "huggingface")})
+    if (opened.fs().Stat(JoinPath(beside, "config.json")).ok())
+      notes.push_back(fmt::format("note: --config {} reads {} as the model of that config.json", beside,
+                                  opened.foreign->name()));
+}
+
+// Opens another system's files. Notes what is not read.
+Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& opened, Notes& notes) {
   opened.path = path;
   opened.log = std::make_unique<ReadLog>(opened.step.fs());
   std::string checkpoint = path;
   if (options.format.empty()) {
     CAIRN_ASSIGN_OR_RETURN(Recognised recognised, Recognise(*opened.log, path));
-    for (const std::string& note : recognised.notes) PrintProblem("note: " + note);
+    for (const std::string& note : recognised.notes) notes.push_back("note: " + note);
     options.format = recognised.system->name;
     checkpoint = std::move(recognised.path);
   }
   opened.system = FindSystem(options.format);
   CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, checkpoint, options));
-  if (!opened.foreign->note().empty()) PrintProblem("note: " + opened.foreign->note());
+  if (!opened.foreign->note().empty()) notes.push_back("note: " + opened.foreign->note());
   if (options.config.empty() && (opened.system->name == "torch" || opened.system->name == "verl"))
-    NoteConfig(opened);
+    NoteConfig(opened, notes);
   return OkStatus();
 }
 
 // The step to read from another system's run whose tracker does not name it: the only one, or the newest that
 // its writer has finished. Anything else is `path` itself. Errors: NotFound if no step is known to be
 // finished.
-Result<std::string> StepToRead(FileSystem& fs, const std::string& path) {
+Result<std::string> StepToRead(FileSystem& fs, const std::string& path, Notes& notes) {
   if (IsCheckpoint(fs, path) || HoldsSteps(fs, path) || IterationSavedByCairn(fs, path) != path ||
       IsForeignStep(fs, path))
     return path;
@@ -95,19 +114,32 @@ Result<std::string> StepToRead(FileSystem& fs, const std::string& path) {
       unfinished.push_back(why);
       continue;
     }
-    for (const std::string& newer : unfinished) PrintProblem("passed over: " + newer);
-    PrintProblem(fmt::format("note: {} is read, the {} step in {}{}{}", step.path,
-                             steps.size() > 1 ? "newest finished" : "only", path, why.empty() ? "" : "; ",
-                             why));
+    for (const std::string& newer : unfinished) notes.push_back("passed over: " + newer);
+    notes.push_back(fmt::format("note: {} is read, the {} step in {}{}{}", step.path,
+                                steps.size() > 1 ? "newest finished" : "only", path, why.empty() ? "" : "; ",
+                                why));
     return step.path;
   }
   return NotFound("{}: it is not known which of its {} steps is finished: {}; name one: cairn inspect {}@{}",
                   path, steps.size(), unfinished.front(), path, *steps.back().step);
 }
 
+Result<OpenedStep> OpenStepOf(const std::string& argument, Notes& notes) {
+  FileSystem& fs = FileSystem::Posix();
+  const MemberName name = SplitMemberName(fs, argument);
+  if (!name.selector.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
+    return OpenStep(std::move(member), argument, notes);
+  }
+  OpenedStep opened;
+  CAIRN_ASSIGN_OR_RETURN(const std::string path, StepPath(fs, argument));
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, IterationSavedByCairn(fs, path), PassOver(notes)));
+  return opened;
+}
+
 // The error for a path that is neither Cairn's nor any other system's names what was looked for.
-Result<OpenedStep> OpenNative(const std::string& path) {
-  Result<OpenedStep> opened = OpenCkpt(path);
+Result<OpenedStep> OpenNative(const std::string& path, Notes& notes) {
+  Result<OpenedStep> opened = OpenStepOf(path, notes);
   const auto names = FileSystem::Posix().List(path);
   if (opened.status().kind() == StatusKind::kNotFound && names.ok() && !IsOfCairn(*names))
     CAIRN_RETURN_IF_ERROR(Recognise(FileSystem::Posix(), path).status());
@@ -115,31 +147,31 @@ Result<OpenedStep> OpenNative(const std::string& path) {
 }
 
 Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& argument,
-                                  const OpenOptions& options) {
+                                  const OpenOptions& options, Notes& notes) {
   CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
   OpenedSource opened;
   const bool other_system = member.form == Form::kFiles && !HoldsSteps(*member.view, member.path);
   if (options.format.empty() ? other_system : options.format != "native") {
     opened.step.view = std::move(member.view);
-    CAIRN_RETURN_IF_ERROR(OpenFiles(member.path, options, opened));
+    CAIRN_RETURN_IF_ERROR(OpenFiles(member.path, options, opened, notes));
   } else {
-    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenStep(std::move(member), argument));
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenStep(std::move(member), argument, notes));
   }
   return opened;
 }
 
-Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions& options) {
+Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions& options, Notes& notes) {
   const MemberName name = SplitMemberName(FileSystem::Posix(), given);
-  if (!name.selector.empty()) return OpenArchived(name, given, options);
+  if (!name.selector.empty()) return OpenArchived(name, given, options, notes);
   CAIRN_ASSIGN_OR_RETURN(std::string argument, StepPath(FileSystem::Posix(), given));
   if (options.format != "native") {
-    CAIRN_ASSIGN_OR_RETURN(argument, StepToRead(FileSystem::Posix(), argument));
+    CAIRN_ASSIGN_OR_RETURN(argument, StepToRead(FileSystem::Posix(), argument, notes));
   }
   OpenedSource opened;
   if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
-    CAIRN_RETURN_IF_ERROR(OpenFiles(argument, options, opened));
+    CAIRN_RETURN_IF_ERROR(OpenFiles(argument, options, opened, notes));
   } else {
-    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenNative(argument));
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenNative(argument, notes));
   }
   return opened;
 }
@@ -149,6 +181,21 @@ void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
   nlohmann::json model = step.manifest().model;
   const std::vector<std::string> history = LeaveOutFields(allow, model);
   if (!history.empty()) step.Redescribe(std::move(model), history);
+}
+
+Result<OpenedSource> OpenAny(const std::string& argument, const OpenOptions& options, Notes& notes) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(argument, options, notes));
+  if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
+  if (options.config.empty()) return opened;
+  if (opened.source().manifest().model.contains("architecture")) {
+    notes.push_back(
+        fmt::format("note: {} describes its own model; --config is not used for it", opened.source().name()));
+    return opened;
+  }
+  std::unique_ptr<CheckpointSource> source = std::move(opened.foreign);
+  if (!source) source = std::move(opened.step.reader);
+  CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(FileSystem::Posix(), std::move(source), options));
+  return opened;
 }
 
 // True if a cast to `cast` would be of 16-bit weights of a training, not of the masters that they were
@@ -166,15 +213,9 @@ bool LacksMasters(const OpenedSource& opened, Dtype cast) {
 }  // namespace
 
 Result<OpenedStep> OpenCkpt(const std::string& argument) {
-  FileSystem& fs = FileSystem::Posix();
-  const MemberName name = SplitMemberName(fs, argument);
-  if (!name.selector.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
-    return OpenStep(std::move(member), argument);
-  }
-  OpenedStep opened;
-  CAIRN_ASSIGN_OR_RETURN(const std::string path, StepPath(fs, argument));
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, IterationSavedByCairn(fs, path), PrintPassedOver));
+  Notes notes;
+  auto opened = OpenStepOf(argument, notes);
+  Print(notes);
   return opened;
 }
 
@@ -194,27 +235,24 @@ std::vector<std::string> OpenedSource::LeftBehind() const {
 }
 
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(argument, options));
-  if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
-  if (options.config.empty()) return opened;
-  if (opened.source().manifest().model.contains("architecture")) {
-    PrintProblem(
-        fmt::format("note: {} describes its own model; --config is not used for it", opened.source().name()));
-    return opened;
-  }
-  std::unique_ptr<CheckpointSource> source = std::move(opened.foreign);
-  if (!source) source = std::move(opened.step.reader);
-  CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(FileSystem::Posix(), std::move(source), options));
+  Notes notes;
+  auto opened = OpenAny(argument, options, notes);
+  Print(notes);
   return opened;
 }
 
 Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
                                  std::optional<Dtype> cast) {
-  Result<OpenedSource> opened = OpenAnyCkpt(argument, options);
-  if (opened.ok()) return opened;
+  Notes notes, of_weights;
+  Result<OpenedSource> opened = OpenAny(argument, options, notes);
+  if (opened.ok()) {
+    Print(notes);
+    return opened;
+  }
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
-  Result<OpenedSource> weights = OpenAnyCkpt(argument, without);
+  Result<OpenedSource> weights = OpenAny(argument, without, of_weights);
+  Print(weights.ok() ? of_weights : notes);
   if (!weights.ok()) return opened;
   if (cast && LacksMasters(*weights, *cast))
     return Status(opened.status().kind(), opened.status().message() + ": 16-bit ones, not their masters");
