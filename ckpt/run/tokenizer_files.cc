@@ -99,6 +99,13 @@ Result<FileCopies> LicenceAndCode(FileSystem& fs, const std::string& directory) 
   return files;
 }
 
+Result<FileCopies> FilesLike(FileSystem& fs, const std::string& directory,
+                             std::span<const char* const> globs) {
+  FileCopies files;
+  CAIRN_RETURN_IF_ERROR(AddFiles(fs, directory, "", globs, files));
+  return files;
+}
+
 Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint) {
   const std::filesystem::path path = checkpoint;
   FileCopies files;

@@ -27,6 +27,10 @@ bool HasTokenizer(const FileCopies& files);
 // above.
 Result<FileCopies> LicenceAndCode(FileSystem& fs, const std::string& directory);
 
+// The files in `directory` that fit one of the globs. Errors: InvalidArgument as above.
+Result<FileCopies> FilesLike(FileSystem& fs, const std::string& directory,
+                             std::span<const char* const> globs);
+
 // Licence, code and tokenizer next to a checkpoint (in a native step: its own), or the tokenizer of its run;
 // often none. Errors: InvalidArgument as above.
 Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint);

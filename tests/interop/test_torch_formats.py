@@ -264,6 +264,10 @@ class UnknownModelsTest(Case):
                 self.assertTrue(same_bits(dump.tensors[key, "weight"], value), key)
             with open(self.path(directory, "config.json" if directory == "mamba9" else "adapter_config.json"), "w") as file:
                 json.dump({"model_type": "mamba9"}, file)
+            cairn("strip", self.path(directory), self.path(directory + "-s"), "--format", "safetensors")
+            # peft looks for these two
+            adapter = {"adapter_model.safetensors", "adapter_config.json"} if directory == "adapter" else {"model.safetensors"}
+            self.assertEqual(set(os.listdir(self.path(directory + "-s"))), adapter | {"SHA256SUMS"})
             told = json.loads(cairn("convert", self.path(directory), self.path(directory + "-n"), "--to", "native", "--json").stdout)
             self.assertEqual(told["account"]["bytes"], sum(value.nbytes for value in tensors.values()))
             self.assertIn("no difference", cairn("diff", self.path(directory), self.path(directory + "-n")).stdout)

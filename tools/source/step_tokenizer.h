@@ -6,11 +6,12 @@
 
 namespace cairn {
 
-// The tokenizer next to the source, with licence and code; for a run of another system, next to it or in the
-// step. Errors: InvalidArgument as in TokenizerOf() of a directory.
+// The tokenizer next to the source, with licence, code and what loads an adapter or quantized weights; for a
+// run of another system, next to it or in the step. Errors: InvalidArgument as in TokenizerOf() of a
+// directory.
 Result<FileCopies> TokenizerOf(const OpenedSource& opened);
 
-// Licence and code only.
+// The same without the tokenizer.
 Result<FileCopies> LicenceAndCode(const OpenedSource& opened);
 
 // The tokenizer for a native step. If it cannot be copied, a note on stderr says so: the step is complete

@@ -6,11 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "convert/formats/hugging_face/weight_files.h"
+
 namespace cairn {
 namespace {
 
-std::string ShardFileName(size_t index, size_t count) {
-  return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
+std::string ShardFileName(size_t index, size_t count, bool adapter = false) {
+  return count == 1 ? adapter ? kAdapterFile : kSafetensorsFile
+                    : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
 std::string WeightIndexText(const ForeignModel& model, const std::vector<std::vector<size_t>>& cut,
@@ -71,7 +74,7 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
       entries.push_back({tensor.name, dtype, tensor.shape});
     }
     CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), model.metadata));
-    target.files.push_back({.name = ShardFileName(file, cut.size())});
+    target.files.push_back({.name = ShardFileName(file, cut.size(), copies.contains(kAdapterConfig))});
     target.containers.push_back({static_cast<uint32_t>(file), 0, std::move(layout)});
   }
   PlaceContainers(target);

@@ -13,6 +13,7 @@ namespace cairn {
 inline constexpr const char* kSafetensorsFile = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";  // of peft
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
 inline constexpr const char* kPickleFile = "pytorch_model.bin";
 inline constexpr const char* kPickleIndex = "pytorch_model.bin.index.json";
 inline constexpr const char* kSafetensors[] = {kSafetensorsFile, kSafetensorsIndex};
