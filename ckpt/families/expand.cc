@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "ckpt/base/first_axis.h"
+#include "ckpt/model/manifest.h"
 
 namespace cairn {
 namespace {
@@ -200,6 +201,16 @@ ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& s
   tensor.shape = LastTwoSwapped(tensor.shape);
   for (ForeignPart& part : tensor.parts) part = {part.Transposed(), std::move(part.parameter)};
   return tensor;
+}
+
+std::map<std::string, std::string> CopiesIn(const Architecture& architecture, const json& model) {
+  std::map<std::string, std::string> copies;
+  const int64_t layers = IntField(model, "num_layers"), mtp = IntField(model, "mtp_layers");
+  for (const auto& [name, canonical] : architecture.copies)
+    for (int64_t layer = layers; layer < layers + mtp; ++layer)
+      copies.emplace(Numbered(name, kLayerNumber, static_cast<uint64_t>(layer)) + ".weight",
+                     canonical + ".weight");
+  return copies;
 }
 
 bool Holds(const std::string& condition, const json& model, int layer) {

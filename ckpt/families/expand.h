@@ -35,6 +35,10 @@ Result<DecoderModules> ModulesOf(const Architecture& architecture, nlohmann::jso
 ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Layout layout,
                            uint64_t groups, std::optional<uint64_t> expert = {});
 
+// The copies (Architecture::copies) of canonical parameters in the layers of multi-token prediction of a
+// manifest's `model`: the parameter by the name of the stored tensor.
+std::map<std::string, std::string> CopiesIn(const Architecture& architecture, const nlohmann::json& model);
+
 // True if `condition` (family.h) holds for a layer of a manifest's `model`; a missing field counts as false.
 bool Holds(const std::string& condition, const nlohmann::json& model, int layer = 0);
 

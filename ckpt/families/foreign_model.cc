@@ -48,6 +48,21 @@ ForeignModel ModelUnderOwnNames(const json& model, Dtype dtype,
   return own;
 }
 
+// Engines ask for copies that a release has. `kept`: the names of those that it had.
+void AddCopies(const std::map<std::string, std::string>& originals, const json& kept, ForeignModel& model) {
+  for (const auto& [name, parameter] : originals) {
+    if (!kept.is_array() || std::ranges::find(kept, json(name)) == kept.end()) continue;
+    const auto fills = [&](const ForeignTensor& tensor) { return tensor.parts[0].parameter == parameter; };
+    const auto original = std::ranges::find_if(model.tensors, fills);
+    if (original == model.tensors.end()) continue;
+    ForeignTensor copy = *original;
+    copy.name = name;
+    for (ForeignPart& part : copy.parts) part.parameter = name;
+    model.tensors.push_back(std::move(copy));
+    model.copies.emplace(name, parameter);
+  }
+}
+
 Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const ParameterSpec& spec) {
   return Corrupt("tensor {} has shape {}; in {} of shape {} it would be {}", spec.name, ToString(spec.shape),
                  tensor.name, ToString(tensor.shape), ToString(part.box));
@@ -75,9 +90,11 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype,
   const Result<json> config = ConfigOfModel(*architecture, model, dtype);
   if (!config.ok()) return in_manifest(config.status());
   CAIRN_RETURN_IF_ERROR(CheckConfigFunction(*architecture, model, *config));
-  return ForeignModel{
+  ForeignModel release{
       std::move(expanded->tensors),
       {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(model, *config))}}};
+  AddCopies(CopiesIn(*architecture, model), KeptOfHuggingFace(model, kCopies), release);
+  return release;
 }
 
 bool LeaveOutCode(ForeignModel& model) {

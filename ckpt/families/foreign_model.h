@@ -36,7 +36,12 @@ struct ForeignModel {
   std::vector<ForeignTensor> tensors;                // in the order of the other system's state dict
   std::map<std::string, std::string> files;          // name -> contents: configuration
   std::map<std::string, std::string> metadata = {};  // of each safetensors file
+  // Parameters of `tensors` that are copies of others: the original by the copy's name.
+  std::map<std::string, std::string> copies = {};
 };
+
+// The key of a manifest's model["hugging_face"] for the names of copies that a release came with.
+inline constexpr const char* kCopies = "copies";
 
 // The Hugging Face form of a model, with config.json and generation_config.json. `model` is the manifest's;
 // `dtype` is that of the weights. A model of another family that was read with its config.json (`parameters`

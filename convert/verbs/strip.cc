@@ -108,15 +108,21 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
         {*tensor, {spec, Role::kWeight, keeps_type ? stored : TypeOf(stored, *options.dtype)}});
   }
   plan.parameters = plan.weights.size();
+  const auto repeat = [&](const std::string& name, const std::string& first) {
+    const auto name_of = [](const WrittenTensor& weight) { return weight.entry.spec.name; };
+    plan.weights.push_back(*std::ranges::find(plan.weights, first, name_of));
+    plan.weights.back().entry.spec.name = name;
+    parameters.push_back(plan.weights.back().entry.spec);
+  };
   if (options.format->every_name)
-    for (const auto& [spec, first] : SecondNames(source.manifest(), source.catalog())) {
-      plan.weights.push_back(*std::ranges::find(
-          plan.weights, first, [](const WrittenTensor& weight) { return weight.entry.spec.name; }));
-      plan.weights.back().entry.spec = spec;
-      parameters.push_back(spec);
-    }
+    for (const auto& [spec, first] : SecondNames(source.manifest(), source.catalog()))
+      repeat(spec.name, first);
   CAIRN_ASSIGN_OR_RETURN(
       plan.model, options.format->release(source.manifest().model, MainType(plan.weights), parameters));
+  for (const auto& [copy, original] : plan.model.copies) {
+    repeat(copy, original);
+    plan.weights.back().read_back = false;
+  }
   const auto is_code = [](const auto& copy) { return copy.first.ends_with(".py"); };
   if (std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model))
     plan.notes.push_back(

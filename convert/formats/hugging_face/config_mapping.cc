@@ -83,7 +83,7 @@ class Mapper {
   bool IsAllowed(const std::string& name) const { return FitsAnyGlob(name, allow_); }
 
   void ListCopies() {
-    for (const auto& [name, parameter] : CopiesIn(config_))
+    for (const auto& [name, parameter] : CopiesIn(architecture_, config_.model))
       copies_.emplace(name, PlaceOf(number_of_.contains(parameter) ? parameter : kEmbedding));
   }
 
@@ -252,6 +252,7 @@ class Mapper {
   // A copy must equal its original, or replaces it.
   void PlaceTwins() {
     for (const auto& [twin, original] : twins_) {
+      if (copies_.contains(entry(twin).spec.name)) mapped_.copies.push_back(entry(twin).spec.name);
       const auto [found, added] = found_.try_emplace({original, entry(twin).role}, twin);
       if (added) continue;
       mapped_.twins.emplace_back(found->second, twin);
@@ -368,6 +369,10 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
                     stored.tensors.size());
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.architecture, config.model, form));
   return Mapper(stored, training, config, expanded, form, allow).Map();
+}
+
+void KeepCopies(const ConfigMapping& mapping, nlohmann::json& model) {
+  if (!mapping.copies.empty()) model["hugging_face"][kCopies] = mapping.copies;
 }
 
 Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config) {

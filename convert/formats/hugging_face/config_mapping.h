@@ -23,6 +23,7 @@ struct ConfigMapping {
   std::map<Fate, std::vector<uint32_t>> left;                     // stored tensors in no parameter
   // Stored tensors: tied embeddings, and a replica that must hold the same bytes (CheckTied).
   std::vector<std::pair<uint32_t, uint32_t>> twins;
+  std::vector<std::string> copies;  // names of those of layers of multi-token prediction (CopiesIn)
   std::vector<std::string> history;
   // Nothing is mapped: files of a class of the family that has another output than the family's, or none.
   bool another_head = false;
@@ -33,6 +34,9 @@ struct ConfigMapping {
 // Errors: those of ReadByConfig (config_source.h), without the source's name.
 Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* training,
                                   const ConfigModel& config, const std::vector<std::string>& allow);
+
+// Notes the copies in a manifest's `model`, so that a release of it has them, too.
+void KeepCopies(const ConfigMapping& mapping, nlohmann::json& model);
 
 // Errors: Corrupt naming both and what to do, if the copy differs.
 Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config);

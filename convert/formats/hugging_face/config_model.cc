@@ -1,7 +1,6 @@
 #include "convert/formats/hugging_face/config_model.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ckpt/base/glob.h"
 #include "ckpt/base/parse_number.h"
@@ -83,18 +82,6 @@ std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::v
   config.model.erase("mtp_layers");
   return {fmt::format("import: the {} layers of multi-token prediction that {} states are missing", stated,
                       config.path)};
-}
-
-std::map<std::string, std::string> CopiesIn(const ConfigModel& config) {
-  std::map<std::string, std::string> copies;
-  const int64_t layers = IntField(config.model, "num_layers"), mtp = IntField(config.model, "mtp_layers");
-  for (const auto& [name, canonical] : config.architecture->copies)
-    for (int64_t layer = layers; layer < layers + mtp; ++layer) {
-      std::string copy = name + ".weight";
-      copy.replace(copy.find(kLayerNumber), std::strlen(kLayerNumber), std::to_string(layer));
-      copies.emplace(std::move(copy), canonical + ".weight");
-    }
-  return copies;
 }
 
 }  // namespace cairn

@@ -1,7 +1,6 @@
 // A config.json as the manifest's `model`.
 #pragma once
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -42,9 +41,5 @@ std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, n
 // if so.
 std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::vector<std::string>& allow,
                                          ConfigModel& config);
-
-// The copies (Architecture::copies) of canonical parameters in the model's layers of multi-token prediction:
-// the parameter by the name of the stored tensor.
-std::map<std::string, std::string> CopiesIn(const ConfigModel& config);
 
 }  // namespace cairn

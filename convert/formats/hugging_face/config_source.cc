@@ -190,6 +190,7 @@ Result<std::unique_ptr<ForeignSource>> ReadMapped(std::unique_ptr<CheckpointSour
                                                   std::vector<std::string> history) {
   for (const auto& [original, copy] : mapped.twins)
     CAIRN_RETURN_IF_ERROR(CheckTied(*source, original, copy, config.path).WithContext(source->name()));
+  KeepCopies(mapped, config.model);
   std::ranges::move(LeaveOutFields(options.allow, config.model), std::back_inserter(history));
   return std::unique_ptr<ForeignSource>(std::make_unique<ConfigSource>(
       std::move(source), std::move(mapped), std::move(config.model), std::move(history)));

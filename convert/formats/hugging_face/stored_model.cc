@@ -196,6 +196,7 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
   CAIRN_RETURN_IF_ERROR(CheckTwins(fs, files, *mapping, config.path));
   std::ranges::move(history, std::back_inserter(mapping->history));
   Manifest manifest;
+  KeepCopies(*mapping, chosen.model);
   manifest.model = std::move(chosen.model);
   return OpenMapped(fs, std::move(files), *mapping, std::move(manifest), options.allow);
 }
