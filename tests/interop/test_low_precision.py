@@ -468,6 +468,7 @@ class Mxfp4Test(LowPrecisionTest):
                 blocks = torch.randint(256, (experts, outer, inner // 32, 16), generator=generator, dtype=torch.uint8)
                 scales = torch.randint(110, 130, blocks.shape[:3], generator=generator, dtype=torch.uint8)
                 scales[0, 0, 0], scales[-1, -1, -1] = 0, 1
+                scales[0, 1, 0], blocks[0, 1, 0], blocks[0, 1, 0, 0] = 255, 0x91, 0x80  # 0.5 and -0.5, 0 and -0 times 2^128
                 weights |= {name + "_blocks": blocks, name + "_scales": scales}
                 wanted[name] = convert_moe_packed_tensors(blocks, scales).float()
                 self.assertEqual(wanted[name].shape, tensor.shape)

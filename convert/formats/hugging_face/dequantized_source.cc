@@ -21,8 +21,10 @@ namespace {
 
 using Form = BlockScaled::Form;
 
-constexpr std::array<float, 16> kFp4 = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+// Twice the numbers, for half the scales: 0.5 times the largest scale, 2^128, is a float, and that scale is
+// not.
+constexpr std::array<float, 16> kFp4Twice = {0.0f,  1.0f,  2.0f,  3.0f,  4.0f,  6.0f,  8.0f,  12.0f,
+                                             -0.0f, -1.0f, -2.0f, -3.0f, -4.0f, -6.0f, -8.0f, -12.0f};
 
 // The number that each byte stands for.
 using Numbers = std::array<float, 256>;
@@ -40,9 +42,9 @@ const Numbers& Fp8Numbers() {
   return kNumbers;
 }
 
-const Numbers& PowersOfTwo() {
+const Numbers& HalfPowersOfTwo() {
   static const Numbers kNumbers =
-      NumbersOf([](uint32_t bits) { return std::ldexp(1.0f, static_cast<int>(bits) - 127); });
+      NumbersOf([](uint32_t bits) { return std::ldexp(0.5f, static_cast<int>(bits) - 127); });
   return kNumbers;
 }
 
@@ -133,7 +135,7 @@ class DequantizedSource final : public SourceOverAnother {
     scales_.resize(blocks.Volume());
     if (form.form == Form::kMxfp4) {
       for (size_t i = 0; i < scales_.size(); ++i)
-        scales_[i] = PowersOfTwo()[std::to_integer<uint8_t>(bytes_[i])];
+        scales_[i] = HalfPowersOfTwo()[std::to_integer<uint8_t>(bytes_[i])];
     } else {
       Cast(source_->catalog().tensors[*form.scales].dtype, bytes_, Dtype::kF32,
            std::as_writable_bytes(std::span(scales_)), OnOverflow::kInfinity);
@@ -185,7 +187,7 @@ class DequantizedSource final : public SourceOverAnother {
       else
         for (; c < end; ++c) {
           const uint64_t at = skipped + c;
-          row_[c] = kFp4[std::to_integer<uint8_t>(values[at / 2]) >> at % 2 * 4 & 15] * *scales;
+          row_[c] = kFp4Twice[std::to_integer<uint8_t>(values[at / 2]) >> at % 2 * 4 & 15] * *scales;
         }
     }
   }
