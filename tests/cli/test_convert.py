@@ -290,10 +290,19 @@ class ExportTest(CliTest):
         self.assertFalse((self.dir / "whole").exists())
         self.cairn("convert", "zero", "whole", "--to", "native", "--allow", "optimizer")
 
+    def test_a_stage_of_zero_that_a_format_lacks_becomes_the_nearest(self):
+        for number, (flags, says) in enumerate(((["torch-dist", "--zero", 2], "torch-dist has no ZeRO 2;"),
+                                                (["megatron", "--zero", 3], "megatron has no ZeRO 3;"),
+                                                (["megatron-deepspeed", "--zero", 3, "--pp", 2], "has no ZeRO 3 in a pipeline;"))):
+            self.cairn("convert", self.run_dir, f"nearest{number}", "--to", *flags, says=[says, "--zero 1", "ZeRO=1)"])
+
+    def test_a_damaged_step_is_passed_over_once(self):
+        with open(self.step / "manifest.json", "a") as file:
+            file.write("x")
+        self.assertEqual(self.cairn("convert", self.run_dir, "out", "--to", "hf", code=2).stderr.count("passed over"), 1)
+
     def test_impossible_requests_are_refused(self):
         for flags, says in ((["--to", "megatron", "--tp", 3], "TP=3 does not divide"),
-                            (["--to", "megatron-deepspeed", "--zero", 3, "--pp", 2], "no pipeline with ZeRO 3"),
-                            (["--to", "torch-dist", "--zero", 2], "Megatron-LM has no ZeRO 2"),
                             (["--to", "dcp", "--saturate"], "--saturate"), (["--to", "nemo"], "is not one of native"),
                             (["--to", "hf", "--param-groups", 2], "--param-groups")):
             self.cairn("convert", self.run_dir, "out", *flags, code=2, says=says)

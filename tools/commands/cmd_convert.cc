@@ -82,11 +82,23 @@ Result<int> RunExport(const OpenedSource& opened, const System& format, const Ex
   return kExitDone;
 }
 
+// A stage that the format does not have becomes the nearest one.
+void ChooseZero(const System& format, Topology& topology) {
+  const int most =
+      topology.pp > 1 ? std::min(format.most_zero, format.most_zero_in_pipeline) : format.most_zero;
+  if (topology.zero <= most) return;
+  PrintProblem(fmt::format("note: {} has no ZeRO {}{}; the nearest is written, --zero {}", format.name,
+                           topology.zero, topology.pp > 1 && format.most_zero > most ? " in a pipeline" : "",
+                           most));
+  topology.zero = most;
+}
+
 Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
   const TransferFlags& flags = arguments.flags.transfer;
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false, arguments.dtype));
-  CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
+  CAIRN_ASSIGN_OR_RETURN(Topology topology, arguments.topology.Of(opened.source().manifest()));
+  ChooseZero(*arguments.flags.options.format, topology);
   const ExportOptions options{.target = {.topology = topology,
                                          .dtype = arguments.dtype,
                                          .local_spec = arguments.local_spec,
