@@ -70,7 +70,8 @@ struct Unsupported {
 
 constexpr Unsupported kUnsupported[] = {
     {"shard-*-model-*.safetensors", "torch.distributed.checkpoint in safetensors form",
-     "load it with transformers' from_pretrained and save_pretrained it without distributed_checkpoint=True"},
+     "join its files with consolidate_safetensors_files of "
+     "torch.distributed.checkpoint._consolidate_hf_safetensors, or with NeMo Automodel's consolidate.sh"},
     {"*.gguf", "GGUF, llama.cpp's quantized form", "convert the Hugging Face model that it was made from"},
     {"_CHECKPOINT_METADATA", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
     {"manifest.ocdbt", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
