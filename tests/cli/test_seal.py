@@ -413,7 +413,7 @@ class PlaceTest(CliTest):
         shutil.copytree(cache / "snapshots/0123", cache / "snapshots/4567", symlinks=True)
         self.typed(self.cairn("convert", cache, "out", "--to", "native", code=2, says="0123, 4567"))
 
-    def test_a_run_of_unknown_steps_is_no_step(self):
+    def test_a_run_of_unknown_steps_is_not_a_step(self):
         model = self.export("hf", "model")
         run = self.dir / "unknown"
         for number in (9, 80):
@@ -426,7 +426,7 @@ class PlaceTest(CliTest):
         shutil.rmtree(run / "after_80_steps")
         self.cairn("seal", "--newest", run, code=1, says="no sealed step")
 
-    def test_a_lone_file_without_tensors_is_no_checkpoint(self):
+    def test_a_lone_file_without_tensors_is_not_a_checkpoint(self):
         self.export("torch-dist", "run")
         shutil.copytree(self.dir / "run", self.dir / "aside")
         (self.dir / "state").mkdir()
