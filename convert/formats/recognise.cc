@@ -202,11 +202,18 @@ std::optional<int64_t> StepSaidIn(std::string_view name) {
 }
 
 // "; cairn inspect CKPT --from dcp reads ...", if the format that `system` is a special form of can read what
-// the system cannot.
-std::string OtherFormat(FileSystem& fs, const std::string& path, const System& system,
-                        const OpenOptions& options, std::span<const System> systems) {
+// the system cannot: `path`, or the step in it that the error `why` begins with.
+std::string OtherFormat(FileSystem& fs, std::string path, const System& system, const OpenOptions& options,
+                        std::span<const System> systems, const std::string& why) {
   const auto general = std::ranges::find(systems, system.covers, &System::name);
-  if (system.covers.empty() || general == systems.end() || !general->matches(fs, path)) return "";
+  if (system.covers.empty() || general == systems.end()) return "";
+  if (!general->matches(fs, path)) {
+    const auto steps = RecogniseIn(fs, path, std::span(&*general, 1));
+    const auto named =
+        std::ranges::find_if(steps, [&](const Recognised& step) { return why.starts_with(step.path); });
+    if (named == steps.end()) return "";
+    path = named->path;
+  }
   ReaderOptions used{options, {}};
   if (!general->open(fs, path, used).ok()) return "";
   return fmt::format("; its tensors can be read under their own names: cairn inspect {} --from {}", path,
@@ -296,7 +303,8 @@ Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::st
   CountIfRefused(fs, path, *system, options, source);
   if (const StatusKind kind = source.status().kind();
       kind == StatusKind::kNotSupported || kind == StatusKind::kNotFound)
-    return Status(kind, source.status().message() + OtherFormat(fs, path, *system, options, systems));
+    return Status(kind, source.status().message() +
+                            OtherFormat(fs, path, *system, options, systems, source.status().message()));
   if (!source.ok()) return source;
   if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory())
     (*source)->SetName(path);

@@ -2,7 +2,7 @@
 
     megatron_writer.py DIR JSON
 
-JSON: {NAME: {"world": 4, "tp": 2, "pp": 2, "model": {...}}}. Writes DIR/NAME/iter_0000003 and DIR/NAME-known-RANK.pt; with
+JSON: {NAME: {"world": 4, "tp": 2, "pp": 2, "model": {...}}}. Writes DIR/NAME/iter_0000003, DIR/NAME-bare and DIR/NAME-known-RANK.pt; with
 "load": DIRECTORY of a mp_rank_* checkpoint its models take every weight from there, and only the latter is written.
 Ranks are forked, so that the imports are paid for once.
 """
@@ -30,7 +30,7 @@ if not hasattr(numpy, "product"):  # Megatron-Core before 0.15 asks for it, nump
     numpy.product = numpy.prod
 
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
-from megatron.core.dist_checkpointing import ShardedObject  # noqa: E402
+from megatron.core.dist_checkpointing import ShardedObject, ShardedTensor  # noqa: E402
 from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
@@ -110,6 +110,7 @@ def train(rank, spec, out, port):
     if spec.get("fp8"):
         fill_extra_states(state, of_rank)
     dist_checkpointing.save(state | common, directory, ("torch_dist", 1))
+    save_bare(model, common, out + "-bare", rank)
     torch.save(common | {"model": of_rank}, os.path.join(legacy, "model_optim_rng.pt"))
     if rank == 0:
         for name in (out, out + "-legacy"):
@@ -117,6 +118,22 @@ def train(rank, spec, out, port):
                 file.write("3")
     save_known(model, out, rank, pp)
     torch.distributed.barrier()
+
+
+def save_bare(model, common, out, rank):
+    """Without args, as trainers of reinforcement learning do; each half of SwiGLU a tensor of its own, and an adapter."""
+    directory = os.path.join(out, "iter_0000003")
+    if rank == 0:
+        os.makedirs(directory)
+        with open(os.path.join(out, "latest_checkpointed_iteration.txt"), "w") as file:
+            file.write("3")
+    torch.distributed.barrier()
+    metadata = {"singleton_local_shards": True}
+    adapter = ShardedTensor.from_rank_offsets("decoder.layers.0.mlp.linear_fc1.adapter.linear_in.weight", torch.ones(8, 16),
+                                              replica_id=(0, 0, rank))
+    dist_checkpointing.save(
+        model.sharded_state_dict(prefix="", metadata=metadata) | {"adapter": adapter} |
+        {key: value for key, value in common.items() if key != "args"}, directory, ("torch_dist", 1), content_metadata=metadata)
 
 
 def fill_extra_states(state, of_rank):

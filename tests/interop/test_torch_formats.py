@@ -3,6 +3,7 @@ bit for bit. SOURCE_DUMP (tests/convert/source_dump.cc) writes down what is read
 
 import argparse
 import collections
+import glob
 import importlib.util
 import io
 import json
@@ -10,6 +11,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +20,8 @@ import zlib
 
 import numpy as np
 import torch
-from harness import Case, cairn, seal
-from safetensors.torch import save_file
+from harness import Case, cairn, fingerprint, seal
+from safetensors.torch import load_file, save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
@@ -1161,6 +1163,7 @@ class MegatronTest(Case):
                     self.assertEqual(dump.facts["history"], [])
                     self.check_what_is_named(path, spec)
             with self.subTest(name=name):
+                self.check_without_args(name)
                 os.remove(self.path(name, "iter_0000003", "metadata.json"))
                 said = cairn("seal", self.path(name), "--settle", 0, status=1).stderr
                 self.assertIn("metadata.json: is missing", said)
@@ -1177,6 +1180,39 @@ class MegatronTest(Case):
             "mlp.linear_fc1", "mlp.linear_fc2", "self_attention.linear_proj", "self_attention.linear_qkv"]
         wanted = {f"{layer}{module}._extra_state" for module in modules}
         self.assertEqual(states, wanted if spec.get("fp8") else set())
+
+    def check_without_args(self, name):
+        """The kind: what --config and --allow answer is asked in every form of Megatron's files, before anything is refused. Trainers
+        of reinforcement learning save no args; NAME-bare has singleton_local_shards and an adapter, too."""
+        config = dict(vocab_size=61, bos_token_id=0, eos_token_id=0) | (
+            dict(model_type="gpt2", n_embd=16, n_layer=4, n_head=4, n_inner=24, n_positions=8) if name == "gpt" else
+            dict(model_type="llama", hidden_size=16, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                 rms_norm_eps=1e-5, hidden_act="silu", tie_word_embeddings=False, max_position_embeddings=8))
+        with open(self.path("config.json"), "w") as file:
+            json.dump(config, file)
+        wanted = fingerprint(self.path(name))
+        shutil.copytree(self.path(name + "-legacy"), self.path(name + "-ranks"), ignore=shutil.ignore_patterns(".cairn-seal*"))
+        for path in (name + "-bare", name + "-ranks"):
+            run, bare = self.path(path), path.endswith("-bare")
+            allow = ["--allow", "*adapter*"] if bare else []
+            for file in glob.glob(run + "/*/mp_rank_*/*.pt"):
+                root = torch.load(file, weights_only=False)
+                del root["args"]
+                root["model"]["decoder.layers.0.mlp.linear_fc1.lora_a.weight"] = torch.ones(2, 16)
+                torch.save(root, file)
+                allow = ["--allow", "*lora*"]
+            self.assertIn("--config FILE takes the config.json", cairn("inspect", run, *allow, status=2).stderr)
+            told = cairn("inspect", run, "--config", self.path("config.json"), status=2).stderr
+            self.assertIn(f"is of an adapter, which has no place in Megatron's GPT; --allow '{allow[1]}'", told)
+            self.assertEqual("iter_0000003 --from dcp" in told, bare, told)
+            how = ["--config", self.path("config.json"), *allow]
+            self.assertEqual(json.loads(cairn("fingerprint", run, *how, "--json").stdout)["fingerprint"], wanted)
+            self.assertNotIn("is not used", cairn("verify", run, *how).stderr)
+            cairn("strip", run, run + "-hf", "--format", "hf", "--dtype", "bf16", *how)
+            cairn("convert", run, run + "-native", "--to", "native", *how)
+            with open(glob.glob(run + "-native/step-*/manifest.json")[0]) as file:
+                history = json.load(file)["history"]
+            self.assertTrue(any("adapter" in line or "lora" in line for line in history), history)
 
     def check_optimizer(self, name, spec, layout):
         """Megatron's optimizers refuse CPU tensors, so their part of the files is laid out here as they do it."""

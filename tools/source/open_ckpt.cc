@@ -187,7 +187,8 @@ Result<OpenedSource> OpenAny(const std::string& argument, const OpenOptions& opt
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(argument, options, notes));
   if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
-  if (opened.source().manifest().model.contains("architecture")) {
+  if (const Manifest& manifest = opened.source().manifest(); manifest.model.contains("architecture")) {
+    if (opened.foreign && IsReadByConfig(manifest.history)) return opened;  // instead of args
     notes.push_back(
         fmt::format("note: {} describes its own model; --config is not used for it", opened.source().name()));
     return opened;

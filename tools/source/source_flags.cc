@@ -25,9 +25,10 @@ std::vector<std::pair<std::string, Replicas>> ReplicasByName() {
 void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
   verb.add_option("--from", options.format, "format of SRC, if its files do not show it")
       ->option_text(FormatNames());
-  verb.add_option("--config", options.config,
-                  "config.json of the model, or its directory, if SRC has Hugging Face's names but does not "
-                  "say which model it is: a step of cairn.torch, DCP, DeepSpeed")
+  verb.add_option(
+          "--config", options.config,
+          "config.json of the model, or its directory, if SRC does not say which model it is: Hugging "
+          "Face's names in a step of cairn.torch, DCP, DeepSpeed, or Megatron's files without args")
       ->option_text("FILE");
   verb.add_option("--allow", options.allow,
                   "leave out stored tensors that Cairn has no place for, or 'optimizer' if its state cannot "

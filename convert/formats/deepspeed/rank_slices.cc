@@ -165,7 +165,7 @@ Status RankSlices::Take(const std::string& name, int tp, Role role, StoredArray 
   MegatronName place{kBeforeLayers, name};
   if (layers.megatron) {
     const auto found = ParseMegatronName(name);
-    if (!found) return Fail(file, NotSupported("{} has no place in Megatron's GPT", name));
+    if (!found) return Fail(file, HasNoPlace(name));
     place = *found;
   }
   slices.push_back({std::move(place), tp, role, std::move(array)});

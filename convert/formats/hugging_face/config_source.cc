@@ -18,6 +18,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kByConfig = " (--config)";
+
 // Turns the members of an optimizer's groups into parameters. Members without a tensor in the source were
 // left out (--allow), and so are groups of such members alone. If no member has a tensor, they have other
 // names.
@@ -166,21 +168,35 @@ class ConfigSource final : public SourceOverAnother {
 
 }  // namespace
 
-Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
-                                                    const OpenOptions& options) {
+Result<ConfigModel> ReadConfigGiven(FileSystem& fs, const OpenOptions& options,
+                                    std::vector<std::string>& history) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(options.config));
   const std::string path = info.is_directory() ? JoinPath(options.config, "config.json") : options.config;
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, path));
   if (config.architecture == nullptr)
     return NotSupported("{}: no table knows {}; without --config the tensors keep their own names", path,
                         FamilyWithoutTable(config.model));
+  history.push_back(fmt::format("import: its names were read as those of a {} model{}",
+                                config.architecture->name, kByConfig));
+  return config;
+}
+
+bool IsReadByConfig(const json& history) {
+  return std::ranges::any_of(history, [](const json& line) {
+    return line.is_string() && line.get_ref<const std::string&>().ends_with(kByConfig);
+  });
+}
+
+Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
+                                                    const OpenOptions& options) {
+  std::vector<std::string> said;
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigGiven(fs, options, said));
   std::vector<std::string> history = ChooseMtpLayers(source->catalog(), options.allow, config);
   Result<ConfigMapping> mapped = MapByConfig(source->catalog(), &source->manifest(), config, options.allow);
   if (!mapped.ok())
     return WhyNotRead(source->name(), mapped.status().WithContext(source->name()),
                       {source->catalog().tensors, config.UnderOwnNames()}, options.allow);
-  history.push_back(fmt::format("import: its names were read as those of a {} model (--config)",
-                                config.architecture->name));
+  std::ranges::move(said, std::back_inserter(history));
   return ReadMapped(std::move(source), *std::move(mapped), std::move(config), options, std::move(history));
 }
 

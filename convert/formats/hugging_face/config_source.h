@@ -14,10 +14,16 @@
 
 namespace cairn {
 
-// `options.config` is the file, or the directory that it is in. Errors: NotSupported if the family has no
-// table, or a state's shape cannot be cut; InvalidArgument if names are unknown; NotFound naming the missing
-// tensors; Corrupt naming a tensor of another shape, or copies of tied embeddings that differ; those of
-// config.json.
+// The model of `options.config`, which is the file or the directory that it is in; `history` gets a line.
+// Errors: NotSupported if the family has no table; those of ReadConfigModel.
+Result<ConfigModel> ReadConfigGiven(FileSystem& fs, const OpenOptions& options,
+                                    std::vector<std::string>& history);
+// True if such a line is in a history.
+bool IsReadByConfig(const nlohmann::json& history);
+
+// Errors: those of ReadConfigGiven; NotSupported if a state's shape cannot be cut; InvalidArgument if names
+// are unknown; NotFound naming the missing tensors; Corrupt naming a tensor of another shape, or copies of
+// tied embeddings that differ.
 Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
                                                     const OpenOptions& options);
 

@@ -63,7 +63,28 @@ struct DistName {
   MegatronName place;
   Role role = Role::kWeight;
   bool stacked = false;
+  std::optional<int> half = {};    // of gate and up: a tensor of its own
+  std::optional<int> expert = {};  // its tensor holds only this one
 };
+
+// With `singleton_local_shards` gate and up, and experts, are tensors of their own: "linear_fc1.weight_w" and
+// "_v", "mlp.experts.experts.7.linear_fc1.weight".
+void TakeSingle(std::string& name, DistName& found) {
+  for (const auto& [end, half] : {std::pair("_w", 0), std::pair("_v", 1)})
+    for (const std::string_view kind : {".weight", ".bias"})
+      if (name.ends_with(fmt::format("linear_fc1{}{}", kind, end))) {
+        found.half = half;
+        name.resize(name.size() - 2);
+      }
+  constexpr std::string_view kExperts = ".mlp.experts.experts.";
+  const size_t at = name.find(kExperts);
+  if (at == name.npos) return;
+  std::string_view rest = std::string_view(name).substr(at + kExperts.size());
+  const auto expert = TakeNumber<int>(rest);
+  if (!expert || !rest.starts_with('.')) return;
+  found.expert = expert;
+  name = fmt::format("{}{}", name.substr(0, at + kExperts.size()), rest.substr(1));
+}
 
 std::optional<DistName> ParseDistName(std::string name) {
   DistName found;
@@ -77,6 +98,7 @@ std::optional<DistName> ParseDistName(std::string name) {
   found.stacked = name.starts_with(kLayers) && name.size() > kLayers.size() &&
                   !(name[kLayers.size()] >= '0' && name[kLayers.size()] <= '9');
   if (found.stacked) name.insert(kLayers.size(), "0.");
+  TakeSingle(name, found);
   const auto place = ParseMegatronName(name, /*mtp=*/true);
   if (!place) return std::nullopt;
   found.place = *place;
@@ -101,6 +123,10 @@ class MegatronDistOpener {
     if (!cut.ok()) CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, cut.WithContext(directory_)));
     for (const DcpTensor& tensor : index.tensors) {
       if (MegatronBuckets::IsOne(tensor.name)) continue;
+      if (IsAllowed(options_, tensor.name)) {
+        CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
+        continue;
+      }
       const auto name = ParseDistName(tensor.name);
       const bool step = IsCommonStep(tensor.name);
       const bool left_out = !cut.ok() && IsOfOptimizer(tensor.name);
@@ -111,7 +137,7 @@ class MegatronDistOpener {
                                            tensor));
         continue;
       }
-      if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
+      if (!name) return HasNoPlace(tensor.name).WithContext(directory_);
       CAIRN_RETURN_IF_ERROR(Add(tensor, *name, assembler).WithContext(directory_));
     }
     if (bucketed_) CAIRN_RETURN_IF_ERROR(ReadBuckets(index, assembler));
@@ -127,6 +153,10 @@ class MegatronDistOpener {
   Status LeaveItems(const DcpIndex& index) {
     for (const DcpBytes& bytes : index.bytes) {
       const std::string name = bytes.name.substr(0, bytes.name.find('/'));
+      if (IsAllowed(options_, name)) {
+        CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, bytes.name, bytes.item));
+        continue;
+      }
       const bool buffer = IsMegatronBuffer(name);
       const bool state = std::ranges::any_of(
           kStateItems, [&](auto known) { return WithoutChained(name).starts_with(known); });
@@ -176,7 +206,7 @@ class MegatronDistOpener {
     for (const DcpTensor& tensor : index.tensors) {
       const std::string_view name = WithoutChained(tensor.name);
       if (IsOfOptimizer(name) && !IsCommonStep(tensor.name) && !MegatronBuckets::IsOne(name) &&
-          !ParseDistName(tensor.name))
+          !ParseDistName(tensor.name) && !IsAllowed(options_, tensor.name))
         return NotSupported("{} is not a known optimizer state", tensor.name);
       for (const auto& [prefix, role] : kRoles) {
         if (!name.starts_with(prefix)) continue;
@@ -213,9 +243,9 @@ class MegatronDistOpener {
 
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
     CAIRN_ASSIGN_OR_RETURN(shape_, ReadMegatronTraining(root, /*checkpoint_version=*/3, options_, manifest_));
-    const PyValue& args = *Find(root, "args");
-    if (bucketed_) buckets_ = MegatronBuckets::Make(args, shape_, manifest_.topology, index);
-    manifest_.topology.zero = AsInt(Find(args, "use_distributed_optimizer")).value_or(0) != 0 ? 1 : 0;
+    const PyValue* args = Find(root, "args");
+    if (bucketed_ && args) buckets_ = MegatronBuckets::Make(*args, shape_, manifest_.topology, index);
+    if (args) manifest_.topology.zero = AsInt(Find(*args, "use_distributed_optimizer")).value_or(0) != 0;
     return OkStatus();
   }
 
@@ -239,7 +269,7 @@ class MegatronDistOpener {
              MegatronAssembler& assembler) {
     CAIRN_ASSIGN_OR_RETURN(const int layer, shape_.LayerOf(name.place));
     MegatronSlice slice{name.place.name, layer, 0, name.role, std::move(array), shape, box};
-    if (!name.stacked) return AddSlice(slice, assembler);
+    if (!name.stacked) return AddSlice(Widened(std::move(slice), name), assembler);
     if (shape.rank() < 2 || std::cmp_not_equal(shape[0], shape_.layers))
       return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),
                      shape_.layers);
@@ -249,9 +279,26 @@ class MegatronDistOpener {
     for (uint64_t i = 0; i < box.extent[0]; ++i) {
       slice.layer = static_cast<int>(box.offset[0] + i);
       slice.tensor = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
-      CAIRN_RETURN_IF_ERROR(AddSlice(slice, assembler));
+      CAIRN_RETURN_IF_ERROR(AddSlice(Widened(slice, name), assembler));
     }
     return OkStatus();
+  }
+
+  // A tensor of one half, or of one expert, as a part of the whole.
+  MegatronSlice Widened(MegatronSlice slice, const DistName& name) const {
+    const bool expert = name.expert && slice.shape.rank() < kMaxRank;
+    if (expert) {
+      slice.tensor.shape = WithFirst(1, slice.tensor.shape);
+      slice.shape = WithFirst(static_cast<uint64_t>(shape_.experts), slice.shape);
+      slice.box = {WithFirst(static_cast<uint64_t>(*name.expert), slice.box.offset),
+                   WithFirst(1, slice.box.extent)};
+    }
+    const int dim = expert ? 1 : 0;
+    if (name.half && slice.shape.rank() > dim) {
+      slice.box.offset[dim] += static_cast<uint64_t>(*name.half) * slice.shape[dim];
+      slice.shape[dim] *= 2;
+    }
+    return slice;
   }
 
   Status AddSlice(const MegatronSlice& slice, MegatronAssembler& assembler) {
@@ -277,7 +324,8 @@ class MegatronDistOpener {
   std::map<std::string, CutState> cut_;
   const DcpBytes* common_ = nullptr;  // the item of the index that has the top level
   bool bucketed_ = false;             // the distributed optimizer's state is in its buckets
-  Result<MegatronBuckets> buckets_ = NotFound("not read yet");
+  Result<MegatronBuckets> buckets_ =
+      NotSupported("its optimizer is in buckets, which only the training's args explain, and it has none");
   Manifest manifest_;
 };
 

@@ -71,6 +71,7 @@ class MegatronOpener {
     auto args = ReadMegatronTraining(file.root(), version, options_, manifest_);
     if (!args.ok()) return args.status().WithContext(file.path());
     shape_ = *std::move(args);
+    if (!Find(file.root(), "args")) CAIRN_RETURN_IF_ERROR(TakeTopologyOf(found).WithContext(directory_));
     tp_ = manifest_.topology.tp;
     pp_ = manifest_.topology.pp;
     ep_ = manifest_.topology.ep;
@@ -89,6 +90,17 @@ class MegatronOpener {
     }
     std::ranges::sort(ranks_, {}, [](const MegatronRank& r) { return std::tuple(r.pp, r.tp, r.ep); });
     return CheckComplete(ranks_, manifest_.topology).WithContext(directory_);
+  }
+
+  // Without args the directories are all that says how many ranks there are.
+  Status TakeTopologyOf(const std::vector<MegatronRank>& ranks) {
+    Topology& topology = manifest_.topology;
+    for (const MegatronRank& rank : ranks) {
+      topology.tp = std::max(topology.tp, std::min(rank.tp, kMaxWorld) + 1);
+      topology.pp = std::max(topology.pp, std::min(rank.pp, kMaxWorld) + 1);
+      topology.ep = std::max(topology.ep, std::min(rank.ep, kMaxWorld) + 1);
+    }
+    return Validate(topology);
   }
 
   Status ReadRank(const MegatronRank& rank) {
@@ -223,9 +235,13 @@ class MegatronOpener {
             builder_.account.Leave(state ? Fate::kTrainingState : Fate::kBuffer, file, tensor, key);
             return OkStatus();
           }
+          if (IsAllowed(options_, key)) {
+            builder_.account.Leave(Fate::kAllowed, file, tensor, key);
+            return OkStatus();
+          }
           const auto expert = ParseExpertName(key);
           auto name = expert ? expert->name : ParseMegatronName(key, /*mtp=*/true);
-          if (!name) return NotSupported("{} has no place in Megatron's GPT", key);
+          if (!name) return HasNoPlace(key);
           if (shape_.tied && name->name == "output_layer.weight")
             name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
           if (IsInLayers(name->layer) && !name->mtp) chunk.layers = std::max(chunk.layers, name->layer + 1);

@@ -8,6 +8,8 @@
 #include <algorithm>
 
 #include "ckpt/base/first_axis.h"
+#include "ckpt/families/expand.h"
+#include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/megatron_model/megatron_function.h"
 #include "convert/formats/megatron_model/megatron_state.h"
 
@@ -73,6 +75,47 @@ Result<bool> TakeHalfLayers(json& args) {
   return true;
 }
 
+// For a checkpoint without args: the model of `options.config`, whatever program trained it. Errors:
+// NotSupported if there is none.
+Result<MegatronShape> ReadShapeGiven(const ReaderOptions& options, Manifest& manifest) {
+  if (options.config.empty())
+    return NotSupported(
+        "it has no args, which describe the model; --config FILE takes the config.json of the model for "
+        "them");
+  std::vector<std::string> history;
+  CAIRN_ASSIGN_OR_RETURN(const ConfigModel config, ReadConfigGiven(FileSystem::Posix(), options, history));
+  std::ranges::move(history, std::back_inserter(manifest.history));
+  manifest.model = config.model;
+  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(manifest.model));
+  MegatronShape shape{sizes};
+  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*config.architecture, manifest.model));
+  shape.tied = Holds("tied_embeddings", manifest.model);
+  return shape;
+}
+
+// That of its args, which also state the topology.
+Result<MegatronShape> ReadShapeOfArgs(const PyValue& args, double checkpoint_version, ReaderOptions& options,
+                                      Manifest& manifest) {
+  const auto size = [&](const char* name, const char* old = "") {
+    const int64_t value = AsInt(Find(args, name)).value_or(AsInt(Find(args, old)).value_or(1));
+    return static_cast<int>(std::clamp<int64_t>(value, 1, kMaxWorld));
+  };
+  manifest.topology = {size("tensor_model_parallel_size", "model_parallel_size"),
+                       size("pipeline_model_parallel_size"), size("data_parallel_size"), 0};
+  const bool tied = AsInt(Find(args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
+  CAIRN_ASSIGN_OR_RETURN(const MegatronShape shape,
+                         ReadMegatronArgs(args, checkpoint_version, tied, options, manifest.model));
+  if (shape.experts > 0) {
+    // Ranks that share a sequence hold the same weights, as data parallel ranks do.
+    manifest.topology.dp *= std::min(size("context_parallel_size"), kMaxWorld / manifest.topology.world());
+    manifest.topology.ep = size("expert_model_parallel_size");
+    const int etp = size("expert_tensor_parallel_size", "tensor_model_parallel_size");
+    manifest.topology.etp = etp == manifest.topology.tp ? 0 : etp;
+    CAIRN_RETURN_IF_ERROR(Validate(manifest.topology).WithContext("its args"));
+  }
+  return shape;
+}
+
 }  // namespace
 
 Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
@@ -131,24 +174,9 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
 Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
                                            ReaderOptions& options, Manifest& manifest) {
   const PyValue* args = Find(root, "args");
-  if (!args) return NotSupported("it has no args, which describe the model");
-  const auto size = [&](const char* name, const char* old = "") {
-    const int64_t value = AsInt(Find(*args, name)).value_or(AsInt(Find(*args, old)).value_or(1));
-    return static_cast<int>(std::clamp<int64_t>(value, 1, kMaxWorld));
-  };
-  manifest.topology = {size("tensor_model_parallel_size", "model_parallel_size"),
-                       size("pipeline_model_parallel_size"), size("data_parallel_size"), 0};
-  const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
   CAIRN_ASSIGN_OR_RETURN(MegatronShape shape,
-                         ReadMegatronArgs(*args, checkpoint_version, tied, options, manifest.model));
-  if (shape.experts > 0) {
-    // Ranks that share a sequence hold the same weights, as data parallel ranks do.
-    manifest.topology.dp *= std::min(size("context_parallel_size"), kMaxWorld / manifest.topology.world());
-    manifest.topology.ep = size("expert_model_parallel_size");
-    const int etp = size("expert_tensor_parallel_size", "tensor_model_parallel_size");
-    manifest.topology.etp = etp == manifest.topology.tp ? 0 : etp;
-    CAIRN_RETURN_IF_ERROR(Validate(manifest.topology).WithContext("its args"));
-  }
+                         args ? ReadShapeOfArgs(*args, checkpoint_version, options, manifest)
+                              : ReadShapeGiven(options, manifest));
   if (options.vocab_size > 0)
     manifest.model["vocab_size"] = shape.vocab = static_cast<int64_t>(options.vocab_size);
   manifest.state = MegatronState(root);
@@ -183,6 +211,16 @@ Result<std::vector<MegatronSlice>> SlicesOfExperts(const MegatronSlice& slice, c
   return slices;
 }
 
+Status HasNoPlace(const std::string& name) {
+  for (const std::string_view adapter : {"adapter", "lora"})
+    if (name.find(adapter) != name.npos)
+      return NotSupported(
+          "{} is of an adapter, which has no place in Megatron's GPT; --allow '*{}*' leaves it out and takes "
+          "the base model",
+          name, adapter);
+  return NotSupported("{} has no place in Megatron's GPT; --allow '{}' leaves it out", name, name);
+}
+
 Status NumberHasNoPlace(const std::string& name, Role role) {
   return NotSupported(
       "{} has a {} that is one number, which cannot be kept for Megatron's parameters: a fused one becomes "
@@ -192,7 +230,7 @@ Status NumberHasNoPlace(const std::string& name, Role role) {
 
 Status MegatronAssembler::Add(const MegatronSlice& slice) {
   const MegatronParameter parameter = FindMegatronParameter(slice.name, shape_.key_value_rank > 0);
-  if (!parameter.module) return NotSupported("{} has no place in Megatron's GPT", slice.name);
+  if (!parameter.module) return HasNoPlace(slice.name);
   if (slice.shape.rank() == 0) return NumberHasNoPlace(slice.name, slice.role);
   if (slice.tensor.transposed && !parameter.module->of_experts())
     return NotSupported("{} is stored transposed", slice.tensor.name);

@@ -25,7 +25,8 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
                                        const std::map<std::string, uint64_t>& shown = {});
 
 // Puts the model, state, step and topology that a checkpoint's top level describes into `manifest`, without
-// ZeRO. Errors: those of ReadMegatronArgs; NotSupported for a checkpoint without args.
+// ZeRO. A checkpoint without args is of the model of `options.config`, and its topology is unknown. Errors:
+// those of ReadMegatronArgs and ReadConfigGiven; NotSupported without args and config.
 Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
                                            ReaderOptions& options, Manifest& manifest);
 
@@ -45,6 +46,8 @@ struct MegatronSlice {
 Result<std::vector<MegatronSlice>> SlicesOfExperts(const MegatronSlice& slice, const MegatronExpert& place,
                                                    const MegatronShape& shape, int ep, int ranks);
 
+// The error for a tensor that Megatron's GPT does not have.
+Status HasNoPlace(const std::string& name);
 // The error for an optimizer's state that is one number for a whole parameter.
 Status NumberHasNoPlace(const std::string& name, Role role);
 
