@@ -838,6 +838,34 @@ class DeepSpeedTest(Case):
                     self.check(name, spec)
         self.check_beside_weights(self.path(next(iter(DEEPSPEED))))
 
+    def check_affine_map(self, out, shapes):
+        """AutoTP records where each element of a slice lies. The same cuts, as DeepSpeed's own functions describe them."""
+        where = os.path.join(os.path.dirname(importlib.util.find_spec("deepspeed").origin), "checkpoint", "affine.py")
+        affine = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("affine", where))
+        spec.loader.exec_module(affine)
+
+        def describe(name, shape):
+            if name.endswith("pair.weight"):
+                return affine.sub_param_map(shape, [6, 6], [[3, 3], [3, 3]], 0)
+            if name.endswith("columns.bias") or name[0] in "34":
+                return affine.replicated_map(shape, 2)
+            dim = int(name.endswith("columns.weight"))
+            return affine.contiguous_split_map(shape, [shape[dim] // 2] * 2, dim)
+        wanted = fingerprint(out)
+        path = os.path.join(out, "global_step2", "mp_rank_00_model_states.pt")
+        root = torch.load(path, weights_only=False)
+        kept = root["universal_checkpoint_info"]
+        maps = {f"^{re.escape(name)}$": describe(name, list(shape)).to_dict() for name, shape in shapes.items()}
+        root["universal_checkpoint_info"] = {"universal_checkpoint_version": 0.4, "affine_map": {"version": 1, "params": maps}}
+        torch.save(root, path)
+        self.assertEqual(fingerprint(out), wanted)
+        cairn("verify", out)
+        scaled = next(piece for name, entry in maps.items() if "columns" in name and "bias" in name for piece in entry["ranks"][0]["pieces"])
+        scaled["scale"] = 0.5
+        torch.save(root, path)
+        self.assertIn("its affine map scales the slice by 0.5", cairn("fingerprint", out, status=2).stderr)
+        torch.save(root | {"universal_checkpoint_info": kept}, path)
+
     def check_mixture(self, out, spec):
         """The experts of a layer, which ZeRO cuts at any element, in all roles; a third of them is fused with another third."""
         cairn("convert", out, out + "-n", "--to", "native", "--config", out + "-config", "--ep", 2, "--dp", 2)
@@ -999,6 +1027,7 @@ class DeepSpeedTest(Case):
         self.assertIn("no difference", cairn("diff", out, out + "-native").stdout)
         refused = cairn("convert", out, out + "-cut", "--to", "native", "--tp", "2", status=2).stderr
         self.assertIn("its tensors do not record how they are cut", refused)
+        self.check_affine_map(out, {name: value.shape for (name, role), value in dump.tensors.items() if role == "master"})
 
         def fails(file, change, words):
             path = os.path.join(step, file)

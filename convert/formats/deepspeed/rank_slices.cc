@@ -65,22 +65,26 @@ Status JoinMegatron(RankSlices& ranks) {
   return OkStatus();
 }
 
-// Makes the shape of the whole and the box of the slice in it (two boxes if two parameters lie in one). The
-// first slice that comes with a box of a tensor is read; others must equal it.
-Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const RankSlice& slice, bool buffer) {
+// The shape of the whole, and the box of the slice in it: two boxes if two parameters lie in one.
+Result<SliceLayout> LayoutOf(const RankSlices& ranks, const SlicePatterns& patterns, const RankSlice& slice,
+                             bool buffer) {
   const std::string& name = slice.place.name;
-  const StoredArray& stored = slice.tensor;
-  const Dims shape = stored.tensor_shape();
+  const Dims shape = slice.tensor.tensor_shape();
   const Topology topology{.tp = ranks.layers.tp};
-  SliceRule rule = SliceRule::kReplicated;
+  SlicePatterns::Found found{SliceRule::kReplicated};
   if (topology.tp > 1 && !patterns.any())
     return NotSupported(
         "the checkpoint does not record how {} is cut over {} tensor parallel ranks: its names are not "
         "Megatron's, and its model states have no universal_checkpoint_info",
         name, topology.tp);
   if (topology.tp > 1 && shape.rank() > 0) {
-    CAIRN_ASSIGN_OR_RETURN(rule, patterns.RuleOf(name, buffer));
+    CAIRN_ASSIGN_OR_RETURN(found, patterns.RuleOf(name, buffer));
   }
+  if (found.map) {
+    Result<SliceLayout> layout = LayoutInMap(*found.map, slice.tp, shape);
+    return layout.ok() ? std::move(layout) : layout.status().WithContext(name);
+  }
+  const SliceRule rule = found.rule;
   const int dim = rule == SliceRule::kColumns ? 1 : 0;
   const bool two = rule == SliceRule::kTwoRows;
   if (rule != SliceRule::kReplicated && (dim >= shape.rank() || (two && shape[0] % 2 != 0)))
@@ -92,19 +96,26 @@ Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const Rank
   if (rule != SliceRule::kReplicated) spec.cuts = {{Axis::kTp, static_cast<int8_t>(dim)}};
   spec = WithSlices(std::move(spec), in_slice.extent, topology);
   CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(spec, topology, slice.tp));
-  Dims whole = spec.shape;
-  if (two) whole[0] *= 2;
-  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
-                         ranks.builder.Tensor({.name = name, .shape = whole}, slice.role, stored.dtype));
-  const uint32_t array = ranks.builder.AddArray(stored);
-  for (uint64_t half = 0; half < (two ? 2 : 1); ++half) {
-    Box box = held.box;
-    if (half > 0) {
-      in_slice.offset[0] = in_slice.extent[0];
-      box.offset[0] += spec.shape[0];
-    }
-    ranks.builder.AddSlice({stored.Stored({box, in_slice}), tensor, array}, half == 0);
+  SliceLayout layout{spec.shape, {{held.box, in_slice}}};
+  if (two) {
+    layout.whole[0] *= 2;
+    layout.parts.push_back(layout.parts[0]);
+    layout.parts[1].box.offset[0] += spec.shape[0];
+    layout.parts[1].in_array.offset[0] = in_slice.extent[0];
   }
+  return layout;
+}
+
+// The first slice that comes with a box of a tensor is read; others must equal it.
+Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const RankSlice& slice, bool buffer) {
+  CAIRN_ASSIGN_OR_RETURN(const SliceLayout layout, LayoutOf(ranks, patterns, slice, buffer));
+  const StoredArray& stored = slice.tensor;
+  CAIRN_ASSIGN_OR_RETURN(
+      const uint32_t tensor,
+      ranks.builder.Tensor({.name = slice.place.name, .shape = layout.whole}, slice.role, stored.dtype));
+  const uint32_t array = ranks.builder.AddArray(stored);
+  for (const BoxMap& part : layout.parts)
+    ranks.builder.AddSlice({stored.Stored(part), tensor, array}, &part == &layout.parts[0]);
   return OkStatus();
 }
 
@@ -160,6 +171,10 @@ Status RankSlices::Take(const std::string& name, int tp, Role role, StoredArray 
                         const std::string& file) {
   if (layers.megatron && IsMegatronBuffer(name)) {
     builder.account.Leave(Fate::kBuffer, builder.catalog, array);
+    return OkStatus();
+  }
+  if (IsAllowed(options, name)) {
+    builder.account.Leave(Fate::kAllowed, builder.catalog, array);
     return OkStatus();
   }
   MegatronName place{kBeforeLayers, name};
