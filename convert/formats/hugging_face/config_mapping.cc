@@ -116,9 +116,16 @@ class Mapper {
            std::ranges::any_of(architecture_.in_memory, is_head);
   }
 
+  // peft puts a module that it adapts, or trains beside it, one level deeper.
+  static std::string WithoutAdapter(std::string name) {
+    for (const std::string_view wrapper : {".base_layer.", ".original_module."})
+      if (const size_t at = name.find(wrapper); at != name.npos) name.erase(at, wrapper.size() - 1);
+    return name;
+  }
+
   std::optional<Known> Find(const std::string& name) const {
     for (size_t at = 0;; ++at) {
-      const std::string own = name.substr(at);
+      const std::string own = WithoutAdapter(name.substr(at));
       const auto place = FindPlace(own);
       const auto copy_of = place ? std::nullopt : CopyOf(own);
       if (place || copy_of || FitsAnyGlob(own, architecture_.buffers)) return Known{at, place, copy_of};
@@ -194,6 +201,12 @@ class Mapper {
           "has "
           "names; --allow optimizer takes the weights without them",
           ShortList(unknown_));
+    const auto adapter = [](const std::string& name) { return name.find(".lora_") != name.npos; };
+    if (std::ranges::any_of(unknown_, adapter))
+      return InvalidArgument(
+          "{} tensors are of an adapter (LoRA): {}; merge it into the model first, or take the base model by "
+          "--allow '*lora_*'; without --config all tensors keep their own names",
+          std::ranges::count_if(unknown_, adapter), ShortList(unknown_));
     if (!unknown_.empty())
       return InvalidArgument("{} tensors have no place in the model of {}: {}; --allow GLOB leaves them out",
                              unknown_.size(), config_.path, ShortList(unknown_));

@@ -49,6 +49,16 @@ TEST_P(MapByConfigTest, MapsListedTensorsToParameters) {
   listed.push_back({{.name = "adapter.weight", .shape = {1}}, Role::kWeight, Dtype::kF16});
   EXPECT_THAT(map().status().message(), HasSubstr("adapter.weight"));
   EXPECT_THAT(map({"adapter.*"})->left.at(Fate::kAllowed), ElementsAre(listed.size() - 1));
+  // peft puts what it adapts one level deeper, beside its own tensors.
+  const size_t kind = last.spec.name.rfind('.');
+  if (kind != std::string::npos) {
+    TensorEntry& adapted = listed[listed.size() - 2];
+    adapted.spec.name.insert(kind, ".base_layer");
+    listed.back().spec.name = last.spec.name.substr(0, kind) + ".lora_A.default.weight";
+    EXPECT_THAT(map().status().message(), HasSubstr("1 tensors are of an adapter (LoRA)"));
+    EXPECT_EQ(map({"*lora_*"})->catalog.Parameters(), expanded->parameters);
+    adapted = last;
+  }
   listed.pop_back();
   listed.back().spec.name = "module." + last.spec.name;
   EXPECT_THAT(map().status().message(), HasSubstr("no place")) << "only a training's names have a prefix";
