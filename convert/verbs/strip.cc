@@ -119,10 +119,14 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
       repeat(spec.name, first);
   CAIRN_ASSIGN_OR_RETURN(
       plan.model, options.format->release(source.manifest().model, MainType(plan.weights), parameters));
-  for (const auto& [copy, original] : plan.model.copies) {
-    repeat(copy, original);
-    plan.weights.back().read_back = false;
-  }
+  if (options.quantize)  // whose source sums what it reads, once
+    std::erase_if(plan.model.tensors,
+                  [&](const ForeignTensor& tensor) { return plan.model.copies.contains(tensor.name); });
+  else
+    for (const auto& [copy, original] : plan.model.copies) {
+      repeat(copy, original);
+      plan.weights.back().read_back = false;
+    }
   const auto is_code = [](const auto& copy) { return copy.first.ends_with(".py"); };
   if (std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model))
     plan.notes.push_back(

@@ -4,6 +4,7 @@ Each of the two programs is right for one form only: torch for FP8 (transformers
 for MXFP4 (torch 2.11 leaves most columns zero).
 """
 
+import copy
 import json
 import shutil
 import unittest
@@ -170,12 +171,9 @@ class Fp8Test(LowPrecisionTest):
         self.cairn("convert", source, "native", "--to", "native", "--ep", 2, "--dp", 2, "--dtype", "fp32")
         self.cairn("convert", "native", "back", "--to", "hf")
         self.check_tensors("back", self.by_torch(source, weights | more | copies))
-        self.cairn("convert", "back", "without", "--to", "torch-dist", "--ep", 2, "--dp", 2)
-        self.cairn("convert", "without", "without-copies", "--to", "hf")
-        self.check_tensors("without-copies", self.by_torch(source, weights | more))
         self.cairn("convert", "native", "again", "--to", "hf", "--quantize", "fp8")
         again = tensors(self.dir / "again")
-        self.assertLessEqual(set(copies), set(again))
+        self.assertFalse(set(copies) & set(again))
         self.assertEqual(again["model.layers.2.mlp.experts.3.up_proj.weight"].dtype, torch.float8_e4m3fn)
         self.assertEqual(again["model.layers.2.eh_proj.weight"].dtype, torch.float32)
         self.assertIn("model.layers.2.eh_proj",
@@ -221,8 +219,10 @@ class Fp8Test(LowPrecisionTest):
         }
         for method, (parts, config) in methods.items():
             with self.subTest(method):
-                weights = {name: tensor for name, tensor in self.release().items() if "_scale_inv" not in name and tensor.dtype != f8}
-                weights |= {f"model.layers.0.mlp.{name}_proj.{part}": tensor.clone() for name in ("gate", "up") for part, tensor in parts.items()}
+                weights = {name: torch.randn(tensor.shape).bfloat16() if tensor.dtype == f8 else tensor for name, tensor in self.release().items()
+                           if "_scale_inv" not in name and "layers.0.mlp.gate_proj" not in name and "layers.0.mlp.up_proj" not in name}
+                weights |= {f"model.layers.0.mlp.{name}_proj.{part}": copy.deepcopy(tensor) if tensor.itemsize > 1 else
+                            tensor.view(torch.uint8).clone().view(tensor.dtype) for name in ("gate", "up") for part, tensor in parts.items()}
                 source = self.write("source", weights, self.config, **({"quantization_config": config} if config else {}))
                 note = f"quantized by {method}, which Cairn does not read: they stay as they are stored"
                 self.cairn("verify", source, says=note)

@@ -201,7 +201,7 @@ std::string UnreadMethod(const TensorTable& tensors, const json& quantization) {
     const bool ours = scales->spec.name.ends_with(kFp8Scales) && CanCast(scales->dtype, Dtype::kF32) &&
                       scales->spec.shape.rank() == tensor.spec.shape.rank();
     if (ours) return {};
-    method = fmt::format("a method with scales like {}", scales->spec.name);
+    if (method.empty()) method = fmt::format("a method with scales like {}", scales->spec.name);
   }
   return method;
 }
