@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 import os
 import pathlib
 import re
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Optional, Union
@@ -152,7 +154,11 @@ def _load(state_dict: dict, storage_reader: _Place, planner: Any) -> None:
 
 def step_of(directory: str) -> int:
     """The number at the end of the parent directory's name (checkpoint-500/optimizer_0); 0 if it has none."""
-    found = re.search(r"[-_]([0-9]+)$", pathlib.Path(os.path.abspath(directory)).parent.name)
+    return step_in(pathlib.Path(os.path.abspath(directory)).parent.name)
+
+
+def step_in(name: str) -> int:
+    found = re.search(r"[-_]([0-9]+)$", name)
     return int(found.group(1)) if found else 0
 
 
@@ -165,7 +171,8 @@ class CairnCallback(TrainerCallback):
     archive: the store into which `cairn archive run` archives each checkpoint.
     weights: a directory in which `cairn strip` makes one Hugging Face directory per checkpoint, with weights
     of type `dtype`. It works for a Trainer on one process, DDP, FSDP (with cairn.hf.patch()) and DeepSpeed.
-    The programs run one after another, on the first rank. A failure is logged at once; wait() raises it.
+    The programs run one after another, on the first rank. A failure is logged at once; wait() raises it. What
+    a kill left undone is made up for when the training starts again, and a warning says so.
     """
 
     def __init__(
@@ -183,6 +190,13 @@ class CairnCallback(TrainerCallback):
         self._worker = ThreadPoolExecutor(1, "cairn-callback")
         self._under_way: list[Future] = []
         self.failures: list[str] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Makes up for what a kill interrupted: up to the checkpoint that the training continues from."""
+        if state.is_world_process_zero:
+            output = pathlib.Path(args.output_dir).absolute()
+            config = getattr(others.get("model"), "config", None)
+            self._under_way.append(self._worker.submit(self._make_up, output, state.global_step, config))
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if dist.is_available() and dist.is_initialized():
@@ -208,26 +222,58 @@ class CairnCallback(TrainerCallback):
             work.result()
         return self.failures
 
+    def _make_up(self, output: pathlib.Path, newest: int, config: Any) -> None:
+        for checkpoint in sorted(output.glob("checkpoint-*"), key=lambda place: step_in(place.name)):
+            whole = step_in(checkpoint.name) <= newest and _is_whole(checkpoint)
+            if whole and (missing := ", ".join(self._missing(checkpoint))):
+                logger.warning("%s: made up for now, as the training had ended: %s", checkpoint, missing)
+                self._finish(checkpoint, config)
+
+    def _missing(self, checkpoint: pathlib.Path) -> list:
+        missing = []
+        if self._seal and not (checkpoint / ".cairn-seal.json").exists():
+            missing.append("seal")
+        if self._archive is not None:
+            listed = cairn.run(["archive", "ls", self._archive, "--json"], check=False, capture=True).stdout
+            sources = {member.get("source") for member in json.loads(listed or "[]")}
+            if str(checkpoint.resolve()) not in sources:
+                missing.append("archive run")
+        if self._weights is not None and not self._release(checkpoint).exists():
+            missing.append("strip")
+        return missing
+
+    def _release(self, checkpoint: pathlib.Path) -> pathlib.Path:
+        return pathlib.Path(self._weights or "", checkpoint.name)
+
     def _finish(self, checkpoint: pathlib.Path, config: Any) -> None:
         if self._seal:
-            self._run(checkpoint, ["seal", "--settle", "0", checkpoint])
+            self._run(checkpoint, "seal", "--settle", "0", checkpoint)
         if self._archive is not None:
-            self._run(checkpoint, ["archive", "run", checkpoint, "--store", self._archive])
-        if self._weights is not None:
-            target = pathlib.Path(self._weights, checkpoint.name)
-            release = ["--format", "safetensors", "--dtype", self._dtype]  # keeps the training's names
-            stripped = self._run(checkpoint, ["strip", *_weights_in(checkpoint), target, *release])
-            if stripped and config is not None:
-                config.save_pretrained(target)
+            self._run(checkpoint, "archive", "run", checkpoint, "--store", self._archive)
+        if self._weights is not None and not self._release(checkpoint).exists():
+            self._run(checkpoint, "strip", *_weights_in(checkpoint), self._release(checkpoint), config=config)
 
-    def _run(self, checkpoint: pathlib.Path, arguments: list) -> bool:
+    def _run(self, checkpoint: pathlib.Path, *arguments: Any, config: Any = None) -> None:
         try:
-            cairn.run(arguments, capture=True)
-        except (cairn.CairnError, OSError) as error:
+            with tempfile.TemporaryDirectory(prefix="cairn-") as scratch:
+                beside = []
+                if arguments[0] == "strip":  # keeps the training's names
+                    beside = ["--format", "safetensors", "--dtype", self._dtype]
+                if config is not None:  # handed over: nothing is written into a release that has its name
+                    config.save_pretrained(scratch)
+                    beside += [f"--with={file}" for file in sorted(pathlib.Path(scratch).iterdir())]
+                cairn.run([*arguments, *beside], capture=True)
+        except Exception as error:
             self.failures.append(f"{checkpoint}: cairn {arguments[0]}: {error}")
             logger.error("%s", self.failures[-1])
-            return False
-        return True
+
+
+def _is_whole(checkpoint: pathlib.Path) -> bool:
+    """The Trainer writes trainer_state.json last."""
+    try:
+        return isinstance(json.loads((checkpoint / "trainer_state.json").read_text()), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def _weights_in(checkpoint: pathlib.Path) -> list:

@@ -57,6 +57,15 @@ class ProgramTest(CliTest):
         self.assertEqual(self.json("fingerprint", run), self.json("fingerprint", self.run_dir / "step-00000008"))
         self.cairn("diff", run, self.run_dir / "step-00000008", says="no difference")
         self.cairn("strip", run, "weights", "--format", "safetensors")
+        (self.dir / "config.json").write_text("{}")
+        beside = ["--format", "safetensors", "--with", self.dir / "config.json"]
+        self.cairn("strip", run, "with", *beside)
+        self.assertIn(" config.json", (self.dir / "with" / "SHA256SUMS").read_text())
+        for more, says in ((["--with", "nowhere.json"], "nowhere.json"), (["--with", "weights/model.safetensors"], "is written here by Cairn itself"),
+                           (["--with", "with/SHA256SUMS"], "is written here by Cairn itself")):
+            self.cairn("strip", run, "no", *beside, *more, code=2, says=says)
+        self.cairn("strip", run, "no", *beside[2:], "--format", "native", code=2, says="a step holds no other files")
+        self.assertFalse((self.dir / "no").exists())
         self.cairn("reshape", run, "out", "--tp", 2)
         self.archive("run", run, "--store", self.store, says="step-00000008")
         for args in (["verify", "gpt@9"], ["inspect", "gpt@9"], ["archive", "run", "gpt@9", "--store", self.store],

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import sys
 import unittest
 
@@ -173,6 +174,36 @@ def without_fsdp(rank, world, directory, name):
             published = {key: value.bfloat16() for key, value in published.items()}
         assert len(published) >= 28 and digests(published).items() <= digests(weights).items(), published.keys() ^ weights.keys()
         assert len(os.listdir(f"{directory}/weights-of-{name}")) == 2
+    if name == "alone":
+        made_up(directory, settings)
+
+
+def made_up(directory, settings):
+    """The kind: something is written after it has its final name, or never, because the job was killed. Nothing is
+    written into a release that is published; what a kill left out is made at the next start, and said."""
+    checkpoint, release = pathlib.Path(directory, "alone/checkpoint-4"), pathlib.Path(directory, "weights-of-alone/checkpoint-4")
+    assert " config.json" in (release / "SHA256SUMS").read_text()
+    cairn.run(["verify", release], capture=True)
+    shutil.rmtree(release)
+    (checkpoint / ".cairn-seal.json").unlink()
+    unfinished = pathlib.Path(directory, "alone/checkpoint-3")  # its trainer_state.json is missing
+    unfinished.mkdir()
+    with unittest.TestCase().assertLogs("cairn.hf", "WARNING") as said:
+        callback = cairn.hf.CairnCallback(archive=f"{directory}/store-of-alone", weights=release.parent, dtype="fp32")
+        arguments = TrainingArguments(f"{directory}/alone", **settings)
+        Trainer(model=gpt2()[0], args=arguments, train_dataset=samples(), callbacks=[callback]).train(resume_from_checkpoint=str(checkpoint))
+        callback.wait()
+    assert len(said.output) == 1 and said.output[0].endswith("checkpoint-4: made up for now, as the training had ended: seal, strip"), said.output
+    assert (release / "config.json").is_file() and (checkpoint / ".cairn-seal.json").is_file() and not any(unfinished.iterdir())
+
+    class Config:  # its disk is full
+        def save_pretrained(self, place):
+            pathlib.Path(place, "config.json").write_text("{")
+            raise OSError("No space left on device")
+
+    shutil.rmtree(release)
+    callback._finish(checkpoint, Config())
+    assert not release.exists() and "cairn strip: No space left" in callback.failures[0], callback.failures
 
 
 def other_format(rank, world, directory):

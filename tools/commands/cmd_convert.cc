@@ -119,7 +119,7 @@ Result<int> RunConvert(const ConvertArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
                          OpenChecked(flags.transfer, !whole, CastOf(flags.options)));
   if (whole) {
-    CAIRN_ASSIGN_OR_RETURN(const FileCopies tokenizer, ChooseTokenizer(opened, flags));
+    CAIRN_ASSIGN_OR_RETURN(const FileCopies tokenizer, ChooseFilesBeside(opened, flags));
     RemoveOutputsAtSignals();  // unlike `cairn reshape`, there is no --resume that continues them
     return RunReshape(opened, {.transfer = flags.transfer, .topology = arguments.topology}, tokenizer);
   }

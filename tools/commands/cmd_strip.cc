@@ -26,6 +26,10 @@ void AddStripCommand(CLI::App& app, Verb& verb) {
       "native: a step",
       FormatsWith([](const System& format) { return format.release != nullptr; }));
   AddStripFlags(*strip, *flags);
+  strip
+      ->add_option("--with", flags->with, "file to copy along with the weights, like config.json; repeatable")
+      ->allow_extra_args(false)
+      ->option_text("FILE");
   AddTransferFlags(*strip, flags->transfer,
                    "a step, RUN@STEP, a run directory, STORE:RUN@STEP, or another system's checkpoint",
                    "new directory; with --format native a run directory for the step");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/base/proc_memory.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/exit_code.h"
@@ -24,9 +25,9 @@ using nlohmann::ordered_json;
 constexpr size_t kListedTensors = 10;  // tensors with losses that are listed; --json has all
 
 // Flags that do not change the result, and paths.
-constexpr const char* kSilentFlags[] = {"--jobs",      "--max-memory",   "--direct",
-                                        "--json",      "--config",       "--dry-run",
-                                        "--tokenizer", "--no-checksums", "--no-rounding-check"};
+constexpr const char* kSilentFlags[] = {"--jobs",         "--max-memory",       "--direct",    "--json",
+                                        "--config",       "--dry-run",          "--tokenizer", "--with",
+                                        "--no-checksums", "--no-rounding-check"};
 
 CastCounts TotalOf(const TransferResult& result) {
   CastCounts total;
@@ -206,10 +207,18 @@ std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::str
   return command;
 }
 
-Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags& flags) {
-  if (flags.tokenizer.empty())
-    return flags.options.format->is_native() ? TokenizerForStep(opened) : TokenizerOf(opened);
-  CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerFiles(FileSystem::Posix(), flags.tokenizer));
+Result<FileCopies> ChooseFilesBeside(const OpenedSource& opened, const StripFlags& flags) {
+  const bool step = flags.options.format->is_native();
+  if (step && !flags.with.empty())
+    return InvalidArgument("--with: a step holds no other files; choose --format hf or safetensors");
+  if (flags.tokenizer.empty() && flags.with.empty())
+    return step ? TokenizerForStep(opened) : TokenizerOf(opened);
+  FileSystem& fs = FileSystem::Posix();
+  FileCopies files;
+  for (const std::string& file : flags.with) files[std::string(LastName(file))] = {&fs, file};
+  CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer,
+                         flags.tokenizer.empty() ? TokenizerOf(opened) : TokenizerFiles(fs, flags.tokenizer));
+  files.merge(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(FileCopies others, LicenceAndCode(opened));
   files.merge(others);
   return files;
@@ -220,8 +229,8 @@ Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
   StripOptions options = flags.options;
   options.writer = flags.transfer.writer;
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
-  CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(opened, flags));
-  (options.format->is_native() ? options.writer.beside : options.copies) = std::move(tokenizer);
+  CAIRN_ASSIGN_OR_RETURN(FileCopies beside, ChooseFilesBeside(opened, flags));
+  (options.format->is_native() ? options.writer.beside : options.copies) = std::move(beside);
   CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(source, options));
   if (flags.transfer.dry_run) return DryRun(transfer, flags);
   RemoveOutputsAtSignals();

@@ -15,8 +15,9 @@ inline const std::vector<std::pair<std::string, Dtype>> kReleaseTypes = {
 
 struct StripFlags {
   TransferFlags transfer;
-  StripOptions options;   // its writer is that of `transfer`
-  std::string tokenizer;  // directory whose tokenizer is copied; empty: the source's, if any
+  StripOptions options;           // its writer is that of `transfer`
+  std::string tokenizer;          // directory whose tokenizer is copied; empty: the source's, if any
+  std::vector<std::string> with;  // files that are copied, too
   bool saturate = false;
 };
 
@@ -41,9 +42,9 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags);
 // `defaults`: values that are added if the option was not given, so that equal requests give equal bytes.
 std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults = {});
 
-// The tokenizer that the flags name, or that of the source; licence and code are the source's. Errors: those
-// of TokenizerFiles().
-Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags& flags);
+// The tokenizer that the flags name, or that of the source, and the files of --with; licence and code are the
+// source's. Errors: those of TokenizerFiles(); InvalidArgument for --with and a step.
+Result<FileCopies> ChooseFilesBeside(const OpenedSource& opened, const StripFlags& flags);
 
 // Strips and reports. `flags.options` has its format and dtype.
 Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags);

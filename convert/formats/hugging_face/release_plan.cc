@@ -3,9 +3,11 @@
 
 #include "convert/formats/hugging_face/release_plan.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "ckpt/base/sha256_sums.h"
 #include "convert/formats/hugging_face/weight_files.h"
 
 namespace cairn {
@@ -87,6 +89,9 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
   for (const auto& [name, text] : model.files)
     if (!copies.contains(name)) add_text(name, text);
   for (const auto& [name, from] : copies) {
+    if (name == kSha256SumsName || std::ranges::count(target.files, name, &TargetFile::name) > 0)
+      return InvalidArgument("{}: {} is written here by Cairn itself; leave it out, or rename it", from.path,
+                             name);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, from.fs->Stat(from.path));
     target.files.push_back({.name = name, .bytes = info.bytes, .copy = from});
   }
