@@ -4,6 +4,7 @@
 #include "ckpt/io/lock_file.h"
 
 #include <fmt/chrono.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,8 @@
 #include "ckpt/base/nonce.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/this_process.h"
+#include "ckpt/io/directory_facts.h"
+#include "ckpt/io/replace_file.h"
 
 namespace cairn {
 namespace {
@@ -37,6 +40,27 @@ bool WriteText(const FileLock& file, const std::string& text) {
   const auto size = static_cast<ssize_t>(text.size());
   return ::pwrite(fd, text.data(), text.size(), 0) == size && ::ftruncate(fd, size) == 0 &&
          ::fdatasync(fd) == 0;
+}
+
+// In which directory a lock file is: a rename keeps it, a copy differs.
+std::string DirectoryOf(const std::string& path) {
+  const Result<DirectoryFacts> facts = FactsOfDirectory(ParentDir(path));
+  return facts.ok() ? fmt::format("{} {}", facts->inode, facts->born_unix_nanoseconds) : "";
+}
+
+// Whether it is one file with the lock of another directory, whose holder is meant. Only a holder that could
+// write nothing, or an earlier version, leaves the text empty.
+bool IsAnothers(const FileLock& file) {
+  struct stat st;
+  if (::fstat(file.fd().get(), &st) != 0 || st.st_nlink < 2) return false;
+  const Result<std::string> text = ReadText(file);
+  const std::optional<LockHolder> holder = DecodeLockHolder(text.ok() ? *text : "");
+  return text.ok() && (holder ? holder->directory != DirectoryOf(file.path()) : text->empty());
+}
+
+// What a power loss left of the text counts, too.
+bool IsLockText(const std::string& text) {
+  return text.empty() || text[0] == '\0' || text.starts_with("{\"host\"");
 }
 
 void Empty(const FileLock& file) {
@@ -72,11 +96,9 @@ std::string LockHolder::Text() const {
 }
 
 std::string EncodeLockHolder(const LockHolder& holder) {
-  const nlohmann::ordered_json json = {{"host", holder.host},
-                                       {"pid", holder.pid},
-                                       {"job", holder.job},
-                                       {"since", holder.since},
-                                       {"word", holder.word}};
+  const nlohmann::ordered_json json = {{"host", holder.host}, {"pid", holder.pid},
+                                       {"job", holder.job},   {"since", holder.since},
+                                       {"word", holder.word}, {"directory", holder.directory}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -89,6 +111,7 @@ std::optional<LockHolder> DecodeLockHolder(std::string_view text) {
     json.at("job").get_to(holder.job);
     json.at("since").get_to(holder.since);
     json.at("word").get_to(holder.word);
+    holder.directory = json.value("directory", "");
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -97,6 +120,12 @@ std::optional<LockHolder> DecodeLockHolder(std::string_view text) {
 
 Result<LockFile> LockFile::Open(const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
+  if (IsAnothers(file)) {
+    CAIRN_ASSIGN_OR_RETURN(const bool free,
+                           file.TryLock(FileLock::How::kShared));  // or shared: they write nothing
+    if (!free) CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(FileSystem::Posix(), path, ""));
+    CAIRN_ASSIGN_OR_RETURN(file, FileLock::Open(path));
+  }
   return LockFile(std::make_unique<Held>(std::move(file)));
 }
 
@@ -106,7 +135,10 @@ Result<bool> LockFile::TryLock(FileLock::How how) {
   CAIRN_ASSIGN_OR_RETURN(const bool ours, held_->file.TryLock(how));
   if (!ours || how == FileLock::How::kShared) return ours;
   held_->alone = true;
-  const LockHolder holder = LockHolder::ThisProcess();
+  const Result<std::string> text = ReadText(held_->file);
+  if (!text.ok() || !IsLockText(*text)) return true;
+  LockHolder holder = LockHolder::ThisProcess();
+  holder.directory = DirectoryOf(held_->file.path());
   const bool written = WriteText(held_->file, EncodeLockHolder(holder));
   held_->word = written ? holder.word : "";
   if (!written) Empty(held_->file);

@@ -4,6 +4,10 @@
 // one host, a process of another host takes the lock, too, and replaces the text. A process that holds the
 // lock exclusively writes the text, if the disk lets it, and empties the file at the end. One that shares the
 // lock writes nothing. A file that is empty or not understood names nobody: earlier versions wrote nothing.
+// One that is not understood is not written: it may be a hard link to somebody's file.
+//
+// `cp -al` and `rsync --link-dest` make a copy of a directory whose lock is the same file. If the holder is
+// in another directory, the one that asks gets a lock file of its own.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +25,10 @@ namespace cairn {
 struct LockHolder {
   std::string host;
   int64_t pid = 0;
-  std::string job;    // "Slurm job 16"; empty outside of a batch job
-  std::string since;  // "2026-11-28 00:10:03 UTC"
-  std::string word;   // random, different each time that the lock is taken
+  std::string job;             // "Slurm job 16"; empty outside of a batch job
+  std::string since;           // "2026-11-28 00:10:03 UTC"
+  std::string word;            // random, different each time that the lock is taken
+  std::string directory = {};  // of the lock file: its inode and birth time; earlier versions: empty
 
   static LockHolder ThisProcess();
   // "pid 71 on n3 (Slurm job 16) since 2026-11-28 00:10:03 UTC"

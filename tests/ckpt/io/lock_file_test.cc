@@ -64,6 +64,40 @@ TEST_F(LockFileTest, AnUnreadableTextIsIgnored) {
   EXPECT_TRUE(lock.CheckHolder().ok());
 }
 
+// The kind: a lock file is one file with another one, because somebody linked the two.
+TEST_F(LockFileTest, AFileThatIsNotALockIsNotWritten) {
+  for (const std::string text : {"precious", "{\"weights\": 1}", "PK\x03\x04"}) {
+    std::ofstream(dir_ / "theirs") << text;
+    std::filesystem::create_hard_link(dir_ / "theirs", path_);
+    for (const bool again : {false, true}) {
+      LockFile lock = Open(), second = Open();
+      EXPECT_TRUE(*lock.TryLock(kExclusive) && lock.CheckHolder().ok()) << again;
+      EXPECT_FALSE(*second.TryLock(kExclusive));
+    }
+    EXPECT_EQ(ReadSmallFile(fs_, dir_ / "theirs", 100).value(), text);
+    std::filesystem::remove(path_);
+  }
+}
+
+TEST_F(LockFileTest, ALinkedCopyOfADirectoryHasALockOfItsOwn) {
+  for (const char* name : {"run", "copy", "moved"}) std::filesystem::create_directory(dir_ / name);
+  const auto open = [&](const char* name) { return LockFile::Open(dir_ / name + "/.lock").value(); };
+  LockFile original = open("run");
+  ASSERT_TRUE(*original.TryLock(kExclusive));
+  std::filesystem::create_hard_link(dir_ / "run/.lock", dir_ / "copy/.lock");
+  EXPECT_FALSE(*open("run").TryLock(kExclusive));
+  LockFile copy = open("copy");
+  EXPECT_TRUE(*copy.TryLock(kExclusive) && copy.file().IsAtItsPath() && copy.CheckHolder().ok());
+  EXPECT_TRUE(original.file().IsAtItsPath() && original.CheckHolder().ok());
+  // The copy trains first, and the original starts later.
+  std::filesystem::create_hard_link(dir_ / "copy/.lock", dir_ / "moved/.lock");
+  EXPECT_TRUE(*open("moved").TryLock(kExclusive));
+  EXPECT_FALSE(*open("copy").TryLock(kExclusive));
+  // A run that is renamed while it trains stays locked.
+  std::filesystem::rename(dir_ / "run", dir_ / "renamed");
+  EXPECT_FALSE(*open("renamed").TryLock(kExclusive));
+}
+
 TEST_F(LockFileTest, SharedHoldersWriteNothing) {
   Write("garbage");
   {
