@@ -96,6 +96,10 @@ class DoctorTest(DoctorCase):
         (full / "file").write_text("")
         self.assert_row(self.rows(CAIRN, "doctor", full, code=1)["write"], "loses data", "No space left on device")
         self.assertEqual(os.listdir(full), ["file"])
+        for options in ("nr_inodes=3", "nr_inodes=7", "size=12k", "size=32k"):  # there is room for the probes' directory
+            place = self.mount("-o", options, at=options)
+            self.assert_row(self.rows(CAIRN, "doctor", place, code=1)["write"], "loses data", "No space left on device", "no save can succeed")
+            self.assertEqual(os.listdir(place), [])
 
     def test_a_nearly_full_disk_is_reported(self):
         small = self.mount("-o", "size=8m")
@@ -140,7 +144,7 @@ class DoctorTest(DoctorCase):
 
     def test_a_signal_and_a_kill_leave_nothing(self):
         env = {**os.environ, **self.program("srun", "exec sleep 5")}
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGKILL):
             doctor = subprocess.Popen([CAIRN, "doctor", self.place], env=env, stdout=subprocess.DEVNULL)
             deadline = time.monotonic() + 60
             while not any(self.place.glob("cairn-doctor-*/transfers")) and time.monotonic() < deadline:

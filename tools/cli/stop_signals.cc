@@ -43,12 +43,13 @@ void RemoveOutputsAtSignals() {
     return;
   }
   to_thread = ends[1];
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) {
     struct sigaction action = {};
     if (::sigaction(number, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
     action = {};
     action.sa_handler = PassOn;
-    action.sa_flags = SA_RESTART | SA_RESETHAND;
+    // A second signal ends the process at once, but each write to a closed pipe is one.
+    action.sa_flags = SA_RESTART | (number == SIGPIPE ? 0 : SA_RESETHAND);
     ::sigaction(number, &action, nullptr);
   }
 }

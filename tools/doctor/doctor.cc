@@ -39,8 +39,22 @@ constexpr struct {
 
 constexpr std::string_view kTeamLock = "lock", kLocksRow = "locks";
 
-std::string PartialOf(const std::string& name, const std::string& word) {
-  return fmt::format("{}.partial-{}", name, word);
+// The directory of the probes. Errors: also if there is no room for their files; a probe that failed for want
+// of room would say nothing about its own question.
+Result<PartialDir> MakeProbe(FileSystem& fs, const std::string& path) {
+  const MarkedContents contents = ProbeFiles();
+  CAIRN_ASSIGN_OR_RETURN(PartialDir made, PartialDir::Make(fs, path, contents));
+  std::vector<std::unique_ptr<File>> files;
+  for (const std::string& name : contents.files) {
+    if (name.find('/') != name.npos) continue;
+    CAIRN_ASSIGN_OR_RETURN(files.emplace_back(), fs.Create(JoinPath(path, name)));
+    CAIRN_RETURN_IF_ERROR(files.back()->Allocate(kPageBytes));
+  }
+  for (const std::unique_ptr<File>& file : files) {
+    CAIRN_RETURN_IF_ERROR(file->Close());
+    CAIRN_RETURN_IF_ERROR(fs.RemoveFile(file->path()));
+  }
+  return made;
 }
 
 Status CheckDirectory(FileSystem& fs, const std::string& directory) {
@@ -146,8 +160,8 @@ Result<HostReport> Examine(FileSystem& fs, const std::string& directory, const R
   HostReport report{.host = HostName(), .ranks = {team.rank}, .findings = {}};
   const std::string name = JoinPath(directory, "cairn-doctor-" + report.host);
   RemoveLeftovers(fs, name);
-  const std::string probe = PartialOf(name, NewNonce());
-  const Result<PartialDir> made = PartialDir::Make(fs, probe, ProbeFiles());
+  const std::string probe = PartialPrefix(name) + NewNonce();
+  const Result<PartialDir> made = MakeProbe(fs, probe);
   if (!made.ok())
     report.findings.push_back({.name = "write",
                                .found = made.status().message(),
@@ -165,7 +179,7 @@ Result<HostReport> Examine(FileSystem& fs, const std::string& directory, const R
 Result<std::vector<HostReport>> Gather(FileSystem& fs, const std::string& directory, const RankTeam& team,
                                        HostReport own) {
   const std::string name = JoinPath(directory, "cairn-doctor-team");
-  const std::string room = PartialOf(name, ToHex(DigestOf(team.launch)).substr(0, 8));
+  const std::string room = PartialPrefix(name) + ToHex(DigestOf(team.launch)).substr(0, kNonceDigits);
   std::vector<HostReport> reports;
   const Rendezvous rendezvous(fs, room, team);
   if (!team.leads()) {
