@@ -119,7 +119,12 @@ void EndHold(FileSystem& fs, const std::string& holder, const std::string& direc
              const Manifest& manifest) {
   const std::string step_dir = HeldStep(directory, manifest);
   const HoldPlace place = PlaceOf(step_dir, CanonicalPath(holder), directory);
-  if (!step_dir.empty() && !place.name.empty()) (void)fs.RemoveFile(JoinPath(place.directory, place.name));
+  if (step_dir.empty() || place.name.empty()) return;
+  bool announced = false;
+  const std::string file = JoinPath(place.directory, place.name);
+  const Hold hold = ReadHold(fs, file, announced);
+  // On a clone of a file system the hold may be that of the step that was cloned.
+  if (!hold.there || hold.holder == CanonicalPath(holder)) (void)fs.RemoveFile(file);
 }
 
 }  // namespace cairn

@@ -223,6 +223,18 @@ TEST_F(DeletionTest, ProofIsANewerStepThatPassesItsCheck) {
   EXPECT_EQ(stays_for(10).status().kind(), StatusKind::kCorrupt);
 }
 
+// A clone of the file system with the virtual step, whose directory has the same inode and birth time.
+TEST_F(DeletionTest, ACloneThatIsDeletedKeepsTheHoldOfItsOriginal) {
+  const std::string original = Path(30), clone = JoinPath(run_, "clone/step-00000030");
+  ASSERT_TRUE(AnnounceHold(fs_, Path(20), original, original).ok());
+  Manifest manifest = ReadManifest(fs_, original).value();
+  manifest.shards = "../" + StepDirName(20);
+  EndHold(fs_, clone, original, manifest);
+  EXPECT_EQ(HoldsOf(fs_, run_, 20)->size(), 1U);
+  EndHold(fs_, original, original, manifest);
+  EXPECT_TRUE(HoldsOf(fs_, run_, 20)->empty());
+}
+
 TEST_F(DeletionTest, FinishesAKilledDeletionAndKeepsForeignFiles) {
   const std::string aside = JoinPath(run_, DeletingDirName(20, "1a"));
   std::vector<std::string> files, left;
