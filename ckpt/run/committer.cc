@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
@@ -81,7 +82,7 @@ Status Committer::MakePartial(const std::vector<std::string>& beside) {
 }
 
 Status Committer::CheckNew() const {
-  if (!fs_->Stat(step_dir_).ok()) return OkStatus();
+  if (!IsListed(*fs_, step_dir_)) return OkStatus();  // no other look: another host may make it
   return AlreadyExists("{} already exists and is never overwritten; choose another directory", step_dir_);
 }
 

@@ -10,6 +10,7 @@
 #include "ckpt/base/exit_code.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/fresh_names.h"
+#include "ckpt/run/committer.h"
 #include "tests/support/stale_names.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
@@ -171,13 +172,19 @@ TEST(RendezvousTest, ASingleRankWritesNoFile) {
   EXPECT_TRUE(Disk().List(dir.path()).value().empty());
 }
 
-// A rank looks before rank 0 has made the directory, on a host that remembers for ever what it has not found.
-TEST(RendezvousTest, AHostThatRemembersMissingNamesMeetsTheOthers) {
+// The kind: a rank looks for a name that another host makes later, on a host that remembers for ever what it
+// has not found. A listing may make it forget that (NFS), or may not (FUSE): then nothing may look.
+class ForgetfulHostTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(ByListing, ForgetfulHostTest, testing::Bool());
+
+TEST_P(ForgetfulHostTest, MeetsTheOthers) {
   const TempDir dir(TempDir::Place::kMemory);
-  const std::string run = dir / "run", partial = run + "/partial", step = run + "/step";
+  const std::string run = dir / "run", partial = run + "/partial", step = run + "/step-00000007";
   const std::chrono::seconds late(30);
-  StaleNames stale;
-  ASSERT_FALSE(stale.Stat(run).ok());
+  StaleNames stale(GetParam());
+  EXPECT_TRUE(!GetParam() || !stale.Stat(run).ok());
+  ASSERT_TRUE(Committer(stale, run, 7, "ab12").CheckNew().ok());
+  EXPECT_FALSE(IsListed(stale, run + "/a/b") || IsListed(stale, step) || ListFresh(stale, partial).ok());
   Status other;
   std::thread rank([&] {
     const RankTeam team = RankOf(1, 2, late);
