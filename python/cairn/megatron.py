@@ -105,8 +105,12 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
             return {}
         common = pathlib.Path(directory, COMMON)
         if (given := take_common(sharded_state_dict)) is not None:
-            with open(common, "wb") as file:
+            partial = common.with_name(f".{COMMON}.partial")
+            with open(partial, "wb") as file:
                 torch.save(given.data, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, common)  # an iteration that is saved again has a whole one at any moment
         with open(common, "rb") as file:
             os.fsync(file.fileno())
         return {COMMON: _digest(common), "mesh": _mesh()}
