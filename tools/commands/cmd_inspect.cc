@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "convert/stream/block_stream.h"
+#include "tools/check/piece_ranks.h"
 #include "tools/check/stored_slices.h"
 #include "tools/check/torch_tree.h"
 #include "tools/check/value_stats.h"
@@ -54,6 +55,8 @@ class Inspector {
     if (options_.slices && !stored_ && !opened_.step.reader)
       return NotSupported("{}: --slices shows tensors as they are stored; leave out --config and --replicas",
                           options_.checkpoint);
+    if (options_.slices && !stored_)
+      ranks_.emplace(opened_.step.reader->catalog(), source_.manifest().topology, !names_.has_state_dict());
     if (options_.stats) CAIRN_RETURN_IF_ERROR(GatherStats());
     options_.json ? PrintAsJson() : PrintAsText();
     return OkStatus();
@@ -115,13 +118,13 @@ class Inspector {
 
   void PrintSlices() const {
     if (stored_) return PrintStoredSlices();
-    TextTable table({"tensor", "box", "elements of the box", "file", "offset", "bytes", "codec"});
+    TextTable table({"tensor", "box", "elements of the box", "ranks", "file", "offset", "bytes", "codec"});
     for (uint32_t chosen : chosen_)
       ForEachSlice(chosen, [&](const TensorEntry& tensor, const Piece& piece) {
         table.Add({names_.Of(tensor), ToString(piece.box),
-                   fmt::format("{}:{}", piece.range.begin, piece.range.end), catalog_.files[piece.file],
-                   std::to_string(piece.file_offset), std::to_string(piece.stored_bytes),
-                   std::string(Name(piece.codec))});
+                   fmt::format("{}:{}", piece.range.begin, piece.range.end), RankList(ranks_->Of(piece)),
+                   catalog_.files[piece.file], std::to_string(piece.file_offset),
+                   std::to_string(piece.stored_bytes), std::string(Name(piece.codec))});
       });
     fmt::print("\n");
     table.Print();
@@ -201,6 +204,7 @@ class Inspector {
     return {{"offset", ToVector(piece.box.offset)},
             {"extent", ToVector(piece.box.extent)},
             {"range", {piece.range.begin, piece.range.end}},
+            {"ranks", ranks_->Of(piece)},
             {"file", catalog_.files[piece.file]},
             {"file_offset", piece.file_offset},
             {"bytes", piece.stored_bytes},
@@ -213,6 +217,7 @@ class Inspector {
   CheckpointSource& source_;
   const TensorTable& catalog_;
   const StoredCatalog* const stored_;  // of another system; null for a native step
+  std::optional<PieceRanks> ranks_;    // of a native step, with --slices
   std::vector<uint32_t> chosen_;
   std::vector<ValueStats> stats_;  // by tensor of the catalog; empty without --stats
 };
@@ -250,7 +255,7 @@ void AddInspectCommand(CLI::App& app, Verb& verb) {
   inspect->add_option("GLOB", options->globs, "only tensors that match, like 'layers.0.*' or '*/master'");
   AddSourceFlags(*inspect, options->open);
   inspect->add_flag("--slices", options->slices,
-                    "show where each slice lies: box, elements of it, file, offset");
+                    "show where each slice lies: box, elements of it, ranks that hold it, file, offset");
   inspect->add_flag("--stats", options->stats, "read the values and show NaN, Inf, zeros, min, max, norm");
   inspect->add_flag("--json", options->json, "print facts as JSON");
   inspect->footer("For a torch.save file (.pt, .bin) it shows every value without executing the pickle.\n\n" +
