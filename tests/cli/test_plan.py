@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import pathlib
 import re
@@ -118,6 +119,23 @@ class PlanTest(CliTest):
         for stage in first["memory"].values():
             self.assertAlmostEqual(sum(v for k, v in stage.items() if k != "total_gb"), stage["total_gb"], places=6)
         self.assertGreater(first["training"]["gpu_hours"], 0)
+
+    def test_the_checkpoints_of_a_training_are_summed_against_a_quota(self):
+        args = ("--nodes", 48, "--recompute", "full", "--train-tokens", 10**11)
+        first = self.plan(*args)["plans"][0]
+        sums, one = first["storage"], first["checkpoint"]
+        self.assertEqual(sums["saves"], math.ceil(first["training"]["iterations"] / one["save_interval"]))
+        self.assertEqual(sums["kept_bytes"], sums["bytes"])
+        self.assertAlmostEqual(sums["bytes"], sums["saves"] * one["bytes"], delta=1)
+        self.assertNotIn("quota", first)
+        for quota, fits in ((int(4 * one["bytes"]) + 9, True), (int(3 * one["bytes"]), False)):
+            kept = self.plan(*args, "--keep-last", 3, "--quota", quota)["plans"][0]
+            self.assertAlmostEqual(kept["storage"]["kept_bytes"], 4 * one["bytes"], delta=1)
+            self.assertEqual(kept["quota"], {"bytes": quota, "fits": fits})
+            self.cairn("plan", *MODEL, *args, "--keep-last", 3, "--quota", quota,
+                       says=["written in", "--keep-last 3, and one that is being written", "those kept take 100.0 %" if fits else "too few by"])
+        self.assertNotIn("storage", self.plan("--nodes", 48, "--recompute", "full")["plans"][0])
+        self.cairn("plan", *MODEL, *args, "--quota", "much", code=2, says="--quota")
 
     def test_no_plan_is_status_1_with_the_reason(self):
         self.cairn("plan", *MODEL, "--nodes", 1, code=1, says=["no plan is left", "run out of memory"])

@@ -13,6 +13,7 @@
 #include "ckpt/io/strict_json.h"
 #include "runtime/config/train_config.h"
 #include "tools/cli/choices.h"
+#include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
 
 namespace cairn {
@@ -135,6 +136,11 @@ void DeclareOutput(CLI::App& plan, PlanFlags& o) {
           "hours between failures of one node, to compute the interval between saves (Young and Daly)")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  plan.add_option("--keep-last", o.keep_last,
+                  "steps that the training keeps, to sum its checkpoints (default: all)")
+      ->check(CLI::PositiveNumber)
+      ->option_text("K");
+  AddSize(plan, "--quota", o.quota_bytes, "compare the checkpoints that are kept with this quota, like 50TB");
   plan.add_option("--sbatch", o.sbatch,
                   "directory for job scripts of the plans, named after their configuration")
       ->type_name("DIR");

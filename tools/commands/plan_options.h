@@ -26,7 +26,9 @@ struct PlanFlags {
   double mtbf_hours = kNodeMtbfHours;
   int64_t top = 10;
   int64_t hidden_near = 0;
-  std::string sbatch;  // directory; empty: no scripts
+  int64_t keep_last = 0;     // steps that retention keeps; 0: all
+  uint64_t quota_bytes = 0;  // on scratch; 0: none was given
+  std::string sbatch;        // directory; empty: no scripts
   std::string sbatch_args;
   std::string time_limit = "20:00:00";
   bool dry_run = false;

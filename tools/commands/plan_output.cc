@@ -126,6 +126,29 @@ void PrintCosts(const PlanFlags& options, const PlanFacts& plan) {
              HumanSeconds(plan.save_interval * plan.prediction.seconds.value), options.mtbf_hours);
 }
 
+// The sum of all checkpoints, and what of it a quota holds.
+void PrintStorage(const PlanFlags& options, const PlanFacts& plan) {
+  const StorageCost& s = plan.storage;
+  if (s.saves > 0)
+    fmt::print(
+        "All {:.0f} checkpoints: {} written in {:.0f} files, in saves {:.1f} of {:.1f} days; {} kept in "
+        "{:.0f} files "
+        "({}); archived as {} in {:.0f} files\n",
+        s.saves, HumanBytes(s.bytes), s.files, s.save_days, plan.training.days, HumanBytes(s.kept_bytes),
+        s.kept_files,
+        options.keep_last > 0
+            ? fmt::format("--keep-last {}, and one that is being written", options.keep_last)
+            : "without --keep-last",
+        HumanBytes(s.archive_bytes), s.archive_files);
+  if (options.quota_bytes == 0) return;
+  const double quota = static_cast<double>(options.quota_bytes);
+  fmt::print("A quota of {} holds {:.0f} checkpoints{}\n", HumanBytes(quota),
+             std::floor(quota / plan.checkpoint.bytes),
+             s.saves == 0            ? ""
+             : s.kept_bytes <= quota ? fmt::format(": those kept take {}", Percent(s.kept_bytes, quota))
+                                     : fmt::format(": too few by {}", HumanBytes(s.kept_bytes - quota)));
+}
+
 void PrintModel(const PlanFlags& options) {
   const ModelShape& m = options.request.shape;
   const Cluster& c = options.request.cluster;
@@ -238,6 +261,19 @@ ordered_json ToJson(const PlanFlags& options, const PlanFacts& plan) {
                         {"save_interval", plan.save_interval},
                         {"archive_bytes", c.bytes},
                         {"archive_inodes", c.archive_inodes}};
+  if (const StorageCost& s = plan.storage; s.saves > 0)
+    json["storage"] = {{"saves", s.saves},
+                       {"bytes", s.bytes},
+                       {"files", s.files},
+                       {"kept_bytes", s.kept_bytes},
+                       {"kept_files", s.kept_files},
+                       {"archive_bytes", s.archive_bytes},
+                       {"archive_files", s.archive_files},
+                       {"save_days", s.save_days}};
+  if (options.quota_bytes > 0)
+    json["quota"] = {
+        {"bytes", options.quota_bytes},
+        {"fits", std::max(plan.storage.kept_bytes, c.bytes) <= static_cast<double>(options.quota_bytes)}};
   return json;
 }
 
@@ -262,6 +298,9 @@ PlanFacts FactsOf(const PlanFlags& options, const Candidate& candidate, const Ca
   const double nodes = std::ceil(static_cast<double>(candidate.setup.gpus) / request.cluster.gpus_per_node);
   facts.save_interval = SaveInterval(facts.checkpoint.save_seconds, options.mtbf_hours * 3600 / nodes,
                                      facts.prediction.seconds.value);
+  if (facts.training.iterations > 0)
+    facts.storage =
+        StorageOf(facts.training.iterations, facts.checkpoint, facts.save_interval, options.keep_last);
   return facts;
 }
 
@@ -284,6 +323,7 @@ void PrintPlans(const PlanFlags& options, const SearchResult& result, const std:
     PrintTime(options, plans.front());
     PrintSpeed(options, plans.front());
     PrintCosts(options, plans.front());
+    PrintStorage(options, plans.front());
     const auto flags = LaunchFlags(options.request.shape, plans.front().candidate.setup);
     fmt::print("{} takes it as {}\n", ShortNameOf(options.request.setup.program), fmt::join(flags, " "));
   }

@@ -17,6 +17,7 @@ struct PlanFacts {
   TrainingCost training;  // zeros if no length was given
   CheckpointCost checkpoint;
   int64_t save_interval = 0;  // steps
+  StorageCost storage = {};   // zeros if no length was given
 };
 
 PlanFacts FactsOf(const PlanFlags& options, const Candidate& candidate, const Calibration& calibration);

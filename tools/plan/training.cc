@@ -47,4 +47,22 @@ CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, d
   return cost;
 }
 
+StorageCost StorageOf(double iterations, const CheckpointCost& checkpoint, int64_t save_interval,
+                      int64_t keep_last) {
+  StorageCost cost;
+  cost.saves = std::ceil(iterations / static_cast<double>(save_interval));
+  // At least two are kept, and one more until the newest is committed.
+  const double kept = keep_last > 0 ? std::max<double>(2, static_cast<double>(keep_last)) + 1 : cost.saves;
+  const auto sum = [&](double steps, double& bytes, double& files) {
+    bytes = std::min(steps, cost.saves) * checkpoint.bytes;
+    files = std::min(steps, cost.saves) * static_cast<double>(checkpoint.files);
+  };
+  sum(cost.saves, cost.bytes, cost.files);
+  sum(kept, cost.kept_bytes, cost.kept_files);
+  cost.archive_bytes = cost.bytes;
+  cost.archive_files = cost.saves * static_cast<double>(checkpoint.archive_inodes);
+  cost.save_days = cost.saves * checkpoint.save_seconds / 86400;
+  return cost;
+}
+
 }  // namespace cairn

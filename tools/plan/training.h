@@ -30,4 +30,17 @@ struct CheckpointCost {
 // `node_gbps`: GB/s that one node writes to the file system.
 CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, double node_gbps);
 
+// The checkpoints of a whole training.
+struct StorageCost {
+  double saves = 0;                             // one every `save_interval` steps, and one at the end
+  double bytes = 0, files = 0;                  // written
+  double kept_bytes = 0, kept_files = 0;        // at most on scratch: those kept, and one being written
+  double archive_bytes = 0, archive_files = 0;  // if each is archived
+  double save_days = 0;                         // until all are durable; the training continues meanwhile
+};
+
+// `keep_last`: as of `cairn train`; 0: all are kept.
+StorageCost StorageOf(double iterations, const CheckpointCost& checkpoint, int64_t save_interval,
+                      int64_t keep_last);
+
 }  // namespace cairn

@@ -189,6 +189,21 @@ TEST_F(SearchTest, CheckpointsAre14BytesAParameter) {
   EXPECT_NEAR(cost.save_seconds, cost.bytes / (48 * 1.9e9), 1e-6);
 }
 
+TEST_F(SearchTest, AllCheckpointsAreThoseOfTheSavesAndRetentionKeepsTwoAtLeast) {
+  const CheckpointCost one{.bytes = 10e9, .files = 18, .save_seconds = 30, .archive_inodes = 2};
+  const auto kept = [&](int64_t keep_last) { return StorageOf(1005, one, 100, keep_last); };
+  EXPECT_EQ(kept(0).saves, 11);  // the last one at the end
+  EXPECT_EQ(kept(0).bytes, 110e9);
+  EXPECT_EQ(kept(0).files, 198);
+  EXPECT_EQ(kept(0).archive_files, 22);
+  EXPECT_NEAR(kept(0).save_days, 330.0 / 86400, 1e-12);
+  EXPECT_EQ(kept(0).kept_bytes, 110e9);
+  EXPECT_EQ(kept(1).kept_bytes, 30e9);
+  EXPECT_EQ(kept(3).kept_bytes, 40e9);
+  EXPECT_EQ(kept(3).kept_files, 72);
+  EXPECT_EQ(kept(99).kept_bytes, 110e9);
+}
+
 TEST_F(SearchTest, NearbyShapesHaveTheSameSizeAndAreAligned) {
   request_.shape = {.layers = 80, .hidden = 14400, .heads = 96, .vocab = 250000};
   const auto shapes = ShapesNear(request_, calibration_, 14400, 3);
