@@ -28,10 +28,10 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
 constexpr AddCommand kCommands[] = {
-    AddTrainCommand,   AddDataCommand,        AddLsCommand,        AddInspectCommand, AddVerifyCommand,
-    AddSealCommand,    AddFingerprintCommand, AddDiffCommand,      AddReshapeCommand, AddStripCommand,
-    AddConvertCommand, AddArchiveCommand,     AddDoctorCommand,    AddPlanCommand,    AddReportCommand,
-    AddServeCommand,   AddManualCommand,      AddCompletionCommand};
+    AddTrainCommand,   AddDataCommand,        AddLsCommand,      AddInspectCommand,   AddVerifyCommand,
+    AddSealCommand,    AddFingerprintCommand, AddDiffCommand,    AddReshapeCommand,   AddStripCommand,
+    AddConvertCommand, AddTagCommand,         AddArchiveCommand, AddDoctorCommand,    AddPlanCommand,
+    AddReportCommand,  AddServeCommand,       AddManualCommand,  AddCompletionCommand};
 
 // `cairn help archive run` is `cairn archive run --help`, and `cairn version` is `cairn --version`.
 std::vector<std::string> FlagsForWords(std::vector<std::string> arguments) {

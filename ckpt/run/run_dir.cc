@@ -14,6 +14,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/run/step_tags.h"
 #include "ckpt/step/partial_dir.h"
 #include "ckpt/step/step_reader.h"
 
@@ -264,13 +265,20 @@ Result<std::vector<std::string>> SupersededNames(FileSystem& fs, const std::stri
   return names;
 }
 
-// Steps of other runs than `run` stay: one line for all of them, and if there are `others` that no rule is
-// about.
+// Tagged steps stay. Steps of other runs than `run` stay: one line for all of them, and if there are `others`
+// that no rule is about.
 Status RetireOwn(FileSystem& fs, const std::string& run_dir, const std::vector<std::string>& names,
                  const std::string& nonce, Shards shards, const Complain& left, const std::string& run = {},
                  bool others = false) {
+  const Result<std::vector<StepTag>> tags = ReadTags(fs, run_dir);
+  if (!tags.ok()) {
+    left(tags.status());
+    return OkStatus();
+  }
   for (const std::string& name : names) {
-    const Result<Manifest> step = ReadManifest(fs, JoinPath(run_dir, name));
+    Digest digest{};
+    const Result<Manifest> step = ReadManifest(fs, JoinPath(run_dir, name), &digest);
+    if (step.ok() && !TagsOf(*tags, ToHex(digest)).empty()) continue;
     if (!run.empty() && step.ok() && step->run != run)
       others = true;
     else

@@ -288,6 +288,13 @@ class PolicyTest(CliTest):
         self.assertEqual([step for step, _ in self.stored()], [10, 20, 40])
         newest = self.policy().read_text().replace("every = 20", "every = 7").replace("every = 10", "every = 7")
         policy.write_text(newest)
+        self.cairn("tag", "gpt@20", "best")
+        entries = {e["step"]: e["why"] for e in self.json("archive", "prune", policy, "--dry-run") if not e["remove"]}
+        self.assertEqual(entries, {20: "tagged best", 40: "the newest full copy of its run"})
+        policy.write_text(newest.replace("every = 7", 'tags = ["b*"]', 1))
+        self.assertIn("tagged best", str(self.json("archive", "plan", policy)))
+        policy.write_text(newest)
+        self.cairn("tag", "gpt@best", "--remove")
         self.archive("prune", policy, says="the newest full copy of its run")
         self.assertEqual(self.stored(), [(40, "full")])
 

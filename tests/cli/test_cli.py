@@ -73,6 +73,30 @@ class ProgramTest(CliTest):
             self.cairn(*args, code=2, says="steps 4, 8, 12")
         self.cairn("verify", "nowhere", code=2, says="cairn: nowhere: No such file")
 
+    def test_run_at_tag_means_the_step_that_has_it(self):
+        for step in (4, 8, 12):
+            self.make_step(step=step)
+        self.cairn("tag", "gpt@8", "best", "--dry-run", says="gpt/step-00000008: would be tagged 'best'")
+        self.cairn("tag", "gpt", says="gpt: no tags")
+        self.cairn("tag", "gpt@8", "best", says="gpt/step-00000008: tagged 'best'")
+        self.cairn("tag", "gpt/step-00000004", "first")
+        self.cairn("tag", "gpt@12", "best", code=2, says="gpt: step 8 has the tag 'best'; remove it first: cairn tag")
+        for args in (["tag", "gpt@12", "7"], ["tag", "gpt@best"], ["tag", "gpt@9", "x"], ["tag", "gpt", "--remove"]):
+            self.cairn(*args, code=2)
+        self.assertEqual(self.json("inspect", "gpt@best")["step"], 8)
+        self.cairn("verify", "gpt@best", says="gpt/step-00000008: good")
+        self.cairn("archive", "run", "gpt@best", "--store", self.store, says="step-00000008")
+        self.cairn("inspect", "gpt@worst", code=2, says="gpt: no tag 'worst' in it; it has the tags best, first")
+        self.cairn("ls", "gpt", says=["tags", "best", "first"])
+        self.assertEqual([step.get("tags") for step in self.json("ls", "gpt")[0]["steps"]], [["first"], ["best"], None])
+        shutil.rmtree(self.run_dir / "step-00000008")
+        self.cairn("ls", "gpt", says="tag best: step 8, which it names, is gone")
+        self.assertEqual(self.json("ls", "gpt")[0]["lost_tags"], [{"tag": "best", "step": 8}])
+        self.assertEqual([tag["directory"] for tag in self.json("tag", "gpt")], ["", "gpt/step-00000004"])
+        self.cairn("verify", "gpt@best", code=2, says="gpt: step 8, which the tag 'best' names, is gone; cairn tag gpt@best --remove")
+        self.cairn("tag", "gpt@best", "--remove", says="gpt: the tag 'best' is removed; its step stays")
+        self.assertEqual([tag["tag"] for tag in self.json("tag", "gpt")], ["first"])
+
     def test_only_terminals_that_want_colour_get_it(self):
         self.make_step()
 
@@ -276,6 +300,8 @@ class InspectTest(CliTest):
         tensors = self.json("inspect", self.run_dir, "*mlp.up.weight/master", "--slices")["tensors"]
         self.assertEqual([t["shape"] for t in tensors], [[64, 16], [64, 16]])
         self.assertEqual([s["extent"] for s in tensors[0]["slices"]], [[32, 16], [32, 16]])
+        self.assertEqual([s["ranks"] for s in tensors[0]["slices"]], [[0], [1]])
+        self.cairn("inspect", self.run_dir, "final_norm.weight", "--slices", says=["ranks", "0-1"])
         self.cairn("inspect", self.run_dir, "nope*", code=2, says="no tensor matches nope*")
 
     def test_statistics_agree_with_numpy_through_h5py(self):

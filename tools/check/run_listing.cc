@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
@@ -98,6 +99,19 @@ void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepLis
   }
 }
 
+// Tags that cannot be read are no reason to list nothing.
+void AddTags(FileSystem& fs, const std::string& run_dir, RunListing& run) {
+  const Result<std::vector<StepTag>> tags = ReadTags(fs, run_dir);
+  if (!tags.ok()) return;
+  std::set<std::string> there;
+  for (StepListing& step : run.steps) {
+    if (step.manifest) step.tags = TagsOf(*tags, ToHex(DigestOf(EncodeManifest(*step.manifest))));
+    there.insert(step.tags.begin(), step.tags.end());
+  }
+  for (const StepTag& tag : *tags)
+    if (run.directory == run_dir && !there.contains(tag.name)) run.lost_tags.push_back(tag);
+}
+
 // In the order of their commits (branch.h). A step without a readable manifest belongs to the newest branch.
 void SortByCommit(std::vector<StepListing>& steps) {
   const auto branch = [](const StepListing& step) { return BranchedStep::Of(*step.manifest).branch(); };
@@ -121,6 +135,7 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
   if (run.steps.empty()) return std::nullopt;
   SortByCommit(run.steps);
   AddVerdicts(fs, directory, run.steps);
+  AddTags(fs, directory, run);
   return run;
 }
 
@@ -188,6 +203,7 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& dire
     const std::string step(WithoutSlashes(directory));
     RunListing alone{directory, {ListStep(fs, step, LastName(step))}};
     AddVerdicts(fs, ParentDir(step), alone.steps);
+    AddTags(fs, ParentDir(step), alone);
     return std::vector{std::move(alone)};
   }
   if (auto run = ListRun(fs, directory)) return std::vector{*std::move(run)};

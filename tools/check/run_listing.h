@@ -9,6 +9,7 @@
 #include "ckpt/model/tensor.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/run/step_tags.h"
 #include "tools/check/verify_record.h"
 
 namespace cairn {
@@ -31,11 +32,13 @@ struct StepListing {
   Standing standing;                 // its verdict today
   std::vector<Hold> holds;           // of virtual steps that use its shards
   std::map<Role, uint64_t> role_bytes;
+  std::vector<std::string> tags;  // ckpt/run/step_tags.h
 };
 
 struct RunListing {
   std::string directory;
-  std::vector<StepListing> steps;  // by step, then by name
+  std::vector<StepListing> steps;       // by step, then by name
+  std::vector<StepTag> lost_tags = {};  // of steps that are gone
 };
 
 // The runs that `directory` means: itself, if it is a step or a run directory, of Cairn or of another

@@ -102,13 +102,15 @@ class Lister {
   void Print(const RunListing& run) const {
     PrintLine("{}", run.directory);
     TextTable table({"step", "state", "tokens", "topology", "weight", "master", "exp_avg", "exp_avg_sq",
-                     "rng", "files", "age", "purge in", "from"});
+                     "rng", "files", "age", "purge in", "from", "tags"});
     for (const StepListing& step : run.steps) {
       table.Add(Row(step));
       table.Paint(1, ToneOf(step));
     }
     table.DropEmptyColumns();
     table.Print();
+    for (const StepTag& tag : run.lost_tags)
+      PrintLine("tag {}: step {}, which it names, is gone", tag.name, tag.step);
     for (const StepListing& step : run.steps)
       if (!step.trouble.empty()) PrintLine("step {}: {}", step.step, step.trouble);
     for (const StepListing& step : run.steps)
@@ -162,6 +164,7 @@ class Lister {
     row.push_back(AgeText(now_ - step.modified_unix_seconds));
     row.push_back(PurgeText(Days(step)));
     row.push_back(OriginText(step));
+    row.push_back(step.tags.empty() ? "-" : fmt::format("{}", fmt::join(step.tags, ", ")));
     return row;
   }
 
@@ -176,10 +179,14 @@ class Lister {
   ordered_json ToJson(const RunListing& run, AccessTimes times) const {
     ordered_json steps = ordered_json::array();
     for (const StepListing& step : run.steps) steps.push_back(ToJson(step));
-    return {{"run", run.directory},
-            {"access_times", Name(times)},
-            {"purge_days", options_.purge_days},
-            {"steps", steps}};
+    ordered_json lost = ordered_json::array();
+    for (const StepTag& tag : run.lost_tags) lost.push_back({{"tag", tag.name}, {"step", tag.step}});
+    ordered_json json = {{"run", run.directory},
+                         {"access_times", Name(times)},
+                         {"purge_days", options_.purge_days},
+                         {"steps", steps}};
+    if (!lost.empty()) json["lost_tags"] = std::move(lost);
+    return json;
   }
 
   ordered_json ToJson(const StepListing& step) const {
@@ -208,6 +215,7 @@ class Lister {
                                {"file", hold.file}});
     if (step.standing.trust == Trust::kPartlyVerified) json["verified_share"] = step.standing.share;
     if (const auto tar = Archived(step)) json["archived"] = *tar;
+    if (!step.tags.empty()) json["tags"] = step.tags;
     if (!step.unhealthy.empty()) json["unhealthy"] = step.unhealthy;
     if (const auto health = step.manifest ? HealthOf(step.manifest->state) : std::nullopt)
       json["health"] = cairn::ToJson(*health);

@@ -28,6 +28,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb);
 void AddSealCommand(CLI::App& app, Verb& verb);
 void AddServeCommand(CLI::App& app, Verb& verb);
 void AddStripCommand(CLI::App& app, Verb& verb);
+void AddTagCommand(CLI::App& app, Verb& verb);
 void AddTrainCommand(CLI::App& app, Verb& verb);
 void AddVerifyCommand(CLI::App& app, Verb& verb);
 

@@ -152,6 +152,8 @@ const std::vector<Row>& Rows() {
        [](N n, T t) { return Set(t.keep.tokens, Count(n)); }},
       {{"class", "steps", "[143000]", "by number"},
        [](N n, T t) { return Set(t.keep.steps, List<int64_t>(n)); }},
+      {{"class", "tags", "[\"best\", \"release-*\"]", "with such a tag (cairn tag); globs"},
+       [](N n, T t) { return Set(t.keep.tags, List<std::string>(n)); }},
       {{"class", "daily", "7", "the newest step of each day, for this many of the last days that have one"},
        [](N n, T t) { return Set(t.keep.daily, Count(n)); }},
       {{"class", "weekly", "4", "the same for weeks"}, [](N n, T t) { return Set(t.keep.weekly, Count(n)); }},
@@ -215,9 +217,9 @@ Status TakeClass(const toml::node& node, const std::string& origin, Policy& poli
   KeepClass keep;
   CAIRN_RETURN_IF_ERROR(Take(node, "class", origin, {policy, keep}));
   if (keep.every + keep.last + keep.tokens + keep.daily + keep.weekly + keep.monthly == 0 &&
-      keep.steps.empty())
+      keep.steps.empty() && keep.tags.empty())
     return InvalidArgument(
-        "{}: this class keeps nothing; give it every, last, tokens, steps, daily, weekly or monthly",
+        "{}: this class keeps nothing; give it every, last, tokens, steps, tags, daily, weekly or monthly",
         TomlPlace(origin, node));
   policy.classes.push_back(std::move(keep));
   return OkStatus();

@@ -27,6 +27,7 @@ struct KeepClass {
   int64_t last = 0;
   int64_t tokens = 0;
   std::vector<int64_t> steps = {};
+  std::vector<std::string> tags = {};  // globs
   int64_t daily = 0, weekly = 0, monthly = 0;
 };
 

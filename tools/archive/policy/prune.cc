@@ -99,6 +99,9 @@ class Pruner {
       return claims.front() == kUnknownClaim && claims.size() == 1
                  ? "it is not known who asked for it"
                  : fmt::format("claimed by {}, not by this policy", ClaimsText(claims));
+    for (const ScratchRun& run : runs_.runs)
+      if (const auto tags = TagsOf(run.tags, ContentOf(*m.record)); !tags.empty())
+        return "tagged " + tags.front();
     const auto same = std::ranges::count(runs_.runs, m.record->run, &ScratchRun::id);
     if (same == 0) return "of a run that is not on scratch, or not of this policy";
     if (same > 1) return "of a run that several directories are copies of";

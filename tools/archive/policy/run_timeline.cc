@@ -122,6 +122,10 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
     step.superseded = fact.lineage == Lineage::kSuperseded;
   }
   std::ranges::stable_partition(run.steps, &ScratchStep::superseded);
+  if (auto tags = ReadTags(fs, path); tags.ok())
+    run.tags = *std::move(tags);
+  else
+    runs.failures.push_back(tags.status().message());
   if (const Status known = Identify(fs, run); !known.ok()) runs.failures.push_back(known.message());
   runs.runs.push_back(std::move(run));
 }
@@ -175,10 +179,12 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
   std::map<int64_t, TimelineStep> steps;
   for (const ArchiveMember& m : members)
     if (counts(m) && (!superseded(m) || !steps.contains(m.step)))
-      steps[m.step] = {m.step, m.record->tokens, m.record->saved_unix_seconds, m.record->healthy};
+      steps[m.step] = {m.step, m.record->tokens, m.record->saved_unix_seconds, m.record->healthy,
+                       TagsOf(run.tags, ContentOf(*m.record))};
   for (const ScratchStep& step : run.steps)
     if (!step.digest.empty() || !steps.contains(step.step))
-      steps[step.step] = {step.step, step.tokens, step.saved, step.healthy && (all || !step.superseded)};
+      steps[step.step] = {step.step, step.tokens, step.saved, step.healthy && (all || !step.superseded),
+                          TagsOf(run.tags, step.digest)};
   return steps;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/run/step_tags.h"
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/policy/selection.h"
 #include "tools/archive/store/store.h"
@@ -44,6 +45,7 @@ struct ScratchRun {
   std::string id = {};      // the identity that is this directory's own; empty if it has none
   std::string origin = {};  // of a copy to which nothing was written: the identity that it was copied with
   bool shared = false;      // other directories of the policy have the same: copies by older versions
+  std::vector<StepTag> tags = {};
   std::vector<ScratchStep> steps = {};  // superseded ones first, then ascending; not empty
 
   // The identity of the run that saved this step; empty if it is unknown.

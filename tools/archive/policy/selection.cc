@@ -5,6 +5,8 @@
 #include <functional>
 #include <set>
 
+#include "ckpt/base/glob.h"
+
 namespace cairn {
 namespace {
 
@@ -33,6 +35,9 @@ void Apply(const TimelineSteps& timeline, const KeepClass& keep, const Hit& hit)
   for (const TimelineStep& step : timeline) {
     if (keep.every > 0 && step.step % keep.every == 0) hit(step.step, fmt::format("every {}", keep.every));
     if (std::ranges::count(keep.steps, step.step) > 0) hit(step.step, "by number");
+    for (const std::string& tag : step.tags)
+      if (std::ranges::any_of(keep.tags, [&](const std::string& glob) { return FitsGlob(tag, glob); }))
+        hit(step.step, "tagged " + tag);
   }
   const size_t last = std::min<size_t>(keep.last, timeline.size());
   for (size_t i = timeline.size() - last; i < timeline.size(); ++i)
@@ -81,8 +86,9 @@ bool MayAskLater(const std::vector<TimelineStep>& timeline, const std::vector<Ke
     tokens = std::max(tokens, seen.tokens);
   }
   return std::ranges::any_of(classes, [&](const KeepClass& keep) {
-    return keep.last > 0 || keep.daily > 0 || keep.weekly > 0 || keep.monthly > 0 || keep.every > step ||
-           keep.tokens > tokens || std::ranges::any_of(keep.steps, [&](int64_t s) { return s > step; });
+    return keep.last > 0 || !keep.tags.empty() || keep.daily > 0 || keep.weekly > 0 || keep.monthly > 0 ||
+           keep.every > step || keep.tokens > tokens ||
+           std::ranges::any_of(keep.steps, [&](int64_t s) { return s > step; });
   });
 }
 

@@ -15,6 +15,7 @@ struct TimelineStep {
   int64_t tokens = 0;
   int64_t saved_unix_seconds = 0;  // 0: not known; calendar classes skip it
   bool healthy = true;             // and not superseded; otherwise no class counts it
+  std::vector<std::string> tags = {};
 };
 
 struct WantedForms {

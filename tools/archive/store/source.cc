@@ -17,6 +17,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
+#include "ckpt/run/step_tags.h"
 #include "ckpt/step/step_reader.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/systems.h"
@@ -96,6 +97,8 @@ Result<std::string> StepPath(FileSystem& fs, const std::string& argument) {
   if (const size_t at = argument.rfind('@'); at != argument.npos && at > 0) {
     const std::string run_dir = argument.substr(0, at);
     const std::optional<int64_t> step = ParseStepNumber(std::string_view(argument).substr(at + 1));
+    if (const std::string name = argument.substr(at + 1); IsTagName(name) && fs.Stat(run_dir).ok())
+      return StepOfTag(fs, run_dir, name);
     if (const auto steps = StepsIn(fs, run_dir); step && !steps.empty()) {
       if (const auto found = steps.find(*step); found != steps.end()) return found->second;
       return NotFound("{}: no step {} in it; it has {}", run_dir, *step, ListOfSteps(steps));

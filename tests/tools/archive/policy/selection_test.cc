@@ -28,6 +28,17 @@ TEST(SelectionTest, EachClassKeepsItsSteps) {
   EXPECT_EQ(Kept(Timeline(10), {.tokens = 2500}), (std::vector<int64_t>{300, 500, 800, 1000}));
 }
 
+TEST(SelectionTest, TagsAreGlobsOfTheNamesOfSteps) {
+  std::vector<TimelineStep> timeline = Timeline(4);
+  timeline[1].tags = {"best"};
+  timeline[2].tags = {"release-1", "x"};
+  EXPECT_EQ(Kept(timeline, {.tags = {"best", "release-*"}}), (std::vector<int64_t>{200, 300}));
+  EXPECT_EQ(Kept(timeline, {.tags = {"*"}}).size(), 2u);
+  EXPECT_EQ(SelectSteps(timeline, {{.tags = {"b*"}}}).at(200).reasons,
+            (std::vector<std::string>{"full tagged best"}));
+  EXPECT_TRUE(MayAskLater(timeline, {{.tags = {"other"}}}));
+}
+
 TEST(SelectionTest, CalendarClassesKeepTheNewestOfEachPeriod) {
   const auto twice_a_day = Timeline(8, kDay / 2);
   const auto daily = Kept(twice_a_day, {.daily = 2});
