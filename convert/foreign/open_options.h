@@ -24,6 +24,9 @@ struct OpenOptions {
   Replicas replicas = Replicas::kStrict;
   std::string config;       // config.json of the model, or its directory, if names alone tell which it is
   uint64_t vocab_size = 0;  // true size of a padded vocabulary, if no file has it; 0: as in the files
+  // An optimizer whose states have numbers or unknown names is carried as it is, unless `config` names the
+  // parameters. False: it is refused, for a target that has no place for such.
+  bool keep_unread = true;
   // Leaves out tensors of types that Cairn does not support (complex64, uint16): a manifest's state has their
   // names and types as kTypesNotHeld.
   bool skip_types = false;

@@ -685,6 +685,53 @@ class DcpTest(Case):
         self.assertEqual(dump.facts["state"]["optimizer_step"], 1)
         cairn("verify", self.path("state"))
 
+    def test_an_optimizer_that_is_not_understood_goes_from_dcp_to_dcp(self):
+        """The kind: states of another name, type or key than torch's own optimizers give. They are listed, checked, and carried as
+        they are, with their groups; weights are read without them."""
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+        weights, named = self.trained()
+
+        def states(change):
+            return {"state": {name: change({key: value.clone() for key, value in state.items()}) for name, state in named["state"].items()},
+                    "param_groups": named["param_groups"]}
+
+        def int8(state):
+            x = state.pop("exp_avg")
+            return state | {"exp_avg::quantized": (x * 100).to(torch.int8), "exp_avg::scales": torch.rand(-(-x.numel() // 32)).half()}
+
+        def blocks(state):  # as torchao's and bitsandbytes' 8-bit Adam have them
+            x = state.pop("exp_avg_sq")
+            return state | {"state1.codes": (x * 100).to(torch.uint8), "state1.absmax": torch.rand(3), "qmap": torch.rand(256)}
+        order = dict(enumerate(named["state"].values()))
+        numbers = {"state": order, "param_groups": [{"lr": 0.5, "params": [0, 1]}, {"lr": 0.25, "params": [2, 3]}]}
+        momentum = {"state": {i: {"momentum_buffer": state["exp_avg"]} for i, state in order.items()}, "param_groups": numbers["param_groups"]}
+        fused = {"state": {"flat_param": {"shampoo.0.factor": torch.rand(4, 4), "step": torch.tensor(2.0)}},
+                 "param_groups": [{"lr": 0.5, "params": []}]}
+        for kind, optimizer in {"int8": states(int8), "blocks": states(blocks), "numbers": numbers, "momentum": momentum, "fused": fused,
+                                "sparse": states(lambda state: state | {"master.delta": torch.rand(7).bfloat16()})}.items():
+            with self.subTest(kind=kind):
+                state = {"model": weights, "optimizer": optimizer, "train": {"iteration": 7}}
+                dcp.save(state, checkpoint_id=self.path(kind), no_dist=True)
+                told = cairn("inspect", self.path(kind)).stdout
+                self.assertIn(next(iter(next(iter(optimizer["state"].values())))), told)
+                cairn("verify", self.path(kind))
+                cairn("convert", self.path(kind), self.path(kind + "-1"), "--to", "dcp")
+                cairn("convert", self.path(kind + "-1"), self.path(kind + "-2"), "--to", "dcp", "--dp", 2)
+                dcp_to_torch_save(self.path(kind), self.path("wanted.pt"))
+                wanted = dict(leaves(torch.load(self.path("wanted.pt"), weights_only=False)))
+                for out in ("-1", "-2"):
+                    dcp_to_torch_save(self.path(kind + out), self.path("all.pt"))
+                    found = dict(leaves(torch.load(self.path("all.pt"), weights_only=False)))
+                    for path, value in wanted.items():
+                        same = same_bits(found[path], value) if torch.is_tensor(value) else found[path] == value
+                        self.assertTrue(same, (out, path))
+                    cairn("verify", self.path(kind + out))
+                told = cairn("convert", self.path(kind), self.path(kind + "-u"), "--to", "universal", status=2).stderr
+                self.assertIn("has numbers or unknown names, which only DCP keeps; --allow optimizer takes the weights", told)
+                cairn("strip", self.path(kind), self.path(kind + "-s"), "--format", "safetensors", "--allow", "optimizer", "--dtype", "fp32")
+                self.assertEqual(set(load_file(self.path(kind + "-s", "model.safetensors"))), set(weights))
+
     def check_seals(self):
         """torch loads a sealed directory as before, and a rank's file that is missing is named before it is sealed."""
         from torch.distributed.checkpoint.format_utils import dcp_to_torch_save

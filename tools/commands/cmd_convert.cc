@@ -95,7 +95,8 @@ void ChooseZero(const System& format, Topology& topology) {
 
 Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
-  const TransferFlags& flags = arguments.flags.transfer;
+  TransferFlags flags = arguments.flags.transfer;
+  flags.open.keep_unread = arguments.flags.options.format->name == "dcp";
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false, arguments.dtype));
   CAIRN_ASSIGN_OR_RETURN(Topology topology, arguments.topology.Of(opened.source().manifest()));
   ChooseZero(*arguments.flags.options.format, topology);

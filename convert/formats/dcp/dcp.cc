@@ -32,16 +32,6 @@ std::set<std::string> OptimizersOf(const DcpIndex& index) {
   return DcpOptimizers(names);
 }
 
-// A plain value, or the names of a group's members; discarded if JSON cannot express it.
-nlohmann::json HyperParameter(const PyValue& value) {
-  if (auto plain = PlainJson(value)) return *std::move(plain);
-  nlohmann::json names = nlohmann::json::array();
-  for (const PyValue* item : value.items)
-    if (const auto name = AsText(item)) names.push_back(std::string(*name));
-  const bool all = value.is(PyKind::kList) && names.size() == value.items.size();
-  return all ? names : nlohmann::json(nlohmann::json::value_t::discarded);
-}
-
 class DcpReader {
  public:
   DcpReader(FileSystem& fs, std::string path, ReaderOptions& options, const DcpIndex& index)
@@ -56,10 +46,21 @@ class DcpReader {
     items_.ReadAhead(index_);
     CAIRN_RETURN_IF_ERROR(ReadOwn());
     std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index_), optimizers_);
+    std::vector<DcpName> names = NamesOf(index_);
+    std::erase_if(names, [&](const DcpName& tensor) { return IsAllowed(options_, tensor.name); });
+    unread_ = UnreadDcpOptimizers(names, places, optimizers_);
     TakeOwnNames(places);
-    leave_optimizer_ = IsAllowed(options_, "optimizer") && std::ranges::any_of(places, IsUnknownState);
-    if (leave_optimizer_)
+    leave_optimizer_ = !unread_.empty() && IsAllowed(options_, "optimizer");
+    const bool kept = options_.keep_unread && options_.config.empty();  // under its own names
+    if (!unread_.empty() && !leave_optimizer_ && !kept)
+      return NotSupported("{}: its {}state has numbers or unknown names, which only DCP keeps; {}", path_,
+                          *unread_.begin(), "--allow optimizer takes the weights without it");
+    if (leave_optimizer_) {
       manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
+      unread_.clear();
+    }
+    for (size_t i = 0; i < places.size(); ++i)
+      if (const std::string& name = index_.tensors[i].name; IsUnread(name)) places[i] = {name, {}, true};
     CAIRN_RETURN_IF_ERROR(ReadSteps(places));
     for (size_t i = 0; i < places.size(); ++i) CAIRN_RETURN_IF_ERROR(Add(index_.tensors[i], places[i]));
     CAIRN_RETURN_IF_ERROR(ReadState());
@@ -75,7 +76,8 @@ class DcpReader {
   }
 
  private:
-  static bool IsUnknownState(const DcpPlace& place) { return !place.role && !place.training; }
+  // Whether a tensor or an item is of an optimizer that is kept as it is.
+  bool IsUnread(const std::string& name) const { return IsOfDcpOptimizers(name, unread_); }
   static bool IsNumber(const DcpTensor& tensor) {
     return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1;
   }
@@ -138,10 +140,11 @@ class DcpReader {
     if (IsNumber(tensor)) {
       CAIRN_ASSIGN_OR_RETURN(number, items_.Number(tensor.name, tensor.chunks[0].item));
     }
-    const bool hyper = DcpParamGroups::IsOne(tensor.name, tensor.path);
+    const bool unread = IsUnread(tensor.name);
+    const bool hyper = !unread && DcpParamGroups::IsOne(tensor.name, tensor.path);
     if (number && hyper)
       groups_.Add(tensor.name, tensor.path, *number);
-    else if (number)
+    else if (number && !unread)
       TakeNumber(tensor.name, tensor.path, *number);
     if (hyper || !tensor.dtype) {
       if (!number) builder_.account.LeaveBehind(tensor.name);
@@ -159,11 +162,6 @@ class DcpReader {
       return items_.Leave(Fate::kAllowed, tensor);
     }
     if (place.training) return AddTrainingState(tensor);
-    if (!place.role)
-      return NotSupported(
-          "{}: {} is not a known optimizer state; --allow '{}' leaves it out, --allow optimizer the whole "
-          "optimizer",
-          path_, tensor.name, tensor.name);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
       return items_.Leave(Fate::kTrainingState, tensor);
     return AddArrays(tensor, SpecOf(tensor, place), *place.role);
@@ -266,7 +264,7 @@ class DcpReader {
   Status ReadItem(const DcpBytes& bytes, const TorchFile& file) {
     const auto plain = PlainJson(file.root());
     if (IsOther(bytes)) {
-      if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path))
+      if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path) && !IsUnread(bytes.name))
         TakeNumber(bytes.name, bytes.path, plain->get<double>());
       if (!is_own_ || IsOwnOther(bytes.name)) return AddOther(bytes);
     }
@@ -278,8 +276,9 @@ class DcpReader {
     builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), bytes.name);
     return OkStatus();
   }
-  // Neither a hyper-parameter nor a state of an optimizer.
+  // Neither a hyper-parameter nor a state of an optimizer that is read.
   bool IsOther(const DcpBytes& bytes) const {
+    if (IsUnread(bytes.name)) return true;
     return !DcpParamGroups::IsOne(bytes.name, bytes.path) && !DcpStatePlace(bytes.name, optimizers_);
   }
   Status AddOther(const DcpBytes& bytes) {
@@ -345,6 +344,7 @@ class DcpReader {
   StoredBuilder builder_;
   DcpItems items_;
   Manifest manifest_;
+  std::set<std::string> unread_;  // the start of names of optimizers that are kept as they are
   bool leave_optimizer_ = false;  // as some of it cannot be read
   bool one_step_ = false;         // of all parameters
   std::optional<double> plain_step_;

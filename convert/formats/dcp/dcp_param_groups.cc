@@ -53,6 +53,15 @@ bool HaveOwnMembers(const std::vector<nlohmann::json>& groups) {
 
 }  // namespace
 
+nlohmann::json HyperParameter(const PyValue& value) {
+  if (auto plain = PlainJson(value)) return *std::move(plain);
+  nlohmann::json names = nlohmann::json::array();
+  for (const PyValue* item : value.items)
+    if (const auto name = AsText(item)) names.push_back(std::string(*name));
+  const bool all = value.is(PyKind::kList) && names.size() == value.items.size();
+  return all ? names : nlohmann::json(nlohmann::json::value_t::discarded);
+}
+
 bool DcpParamGroups::IsOne(const std::string& name, const std::vector<std::string>& path) {
   return GroupIndex(path) || FlatItemOf(name, path);
 }

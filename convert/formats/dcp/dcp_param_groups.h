@@ -11,8 +11,12 @@
 #include <vector>
 
 #include "convert/formats/dcp/dcp_places.h"
+#include "convert/torch/pickle_value.h"
 
 namespace cairn {
+
+// A plain value, or the names of a group's members; discarded if JSON cannot express it.
+nlohmann::json HyperParameter(const PyValue& value);
 
 class DcpParamGroups {
  public:

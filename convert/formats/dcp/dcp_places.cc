@@ -148,6 +148,27 @@ std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<st
   return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role, false, optimizer};
 }
 
+std::set<std::string> UnreadDcpOptimizers(std::span<const DcpName> tensors, std::span<const DcpPlace> places,
+                                          const std::set<std::string>& optimizers) {
+  std::set<std::string_view> weights;
+  for (const DcpPlace& place : places)
+    if (place.role == Role::kWeight) weights.insert(place.parameter);
+  std::set<std::string> unread;
+  for (const DcpName& tensor : tensors) {
+    const auto place = DcpStatePlace(tensor.name, optimizers);
+    if (!place) continue;
+    const bool number = place->parameter.find_first_not_of("0123456789") == std::string::npos;
+    if (!place->role || (number && !weights.contains(place->parameter))) unread.insert(*place->optimizer);
+  }
+  return unread;
+}
+
+bool IsOfDcpOptimizers(const std::string& name, const std::set<std::string>& optimizers) {
+  return std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
+    return name.starts_with(optimizer + "state.") || name.starts_with(optimizer + "param_groups.");
+  });
+}
+
 bool IsToldApart(const std::string& name, const std::string& parameter,
                  const std::set<std::string>& optimizers) {
   const auto place = DcpStatePlace(name, optimizers);

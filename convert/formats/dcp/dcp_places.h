@@ -63,6 +63,14 @@ std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<st
 std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
                                       const std::set<std::string>& optimizers);
 
+// The optimizers among `optimizers` that have a state of an unknown kind, or states of numbers that no file
+// assigns to weights. `places`: those of all tensors, of which `tensors` may be a part.
+std::set<std::string> UnreadDcpOptimizers(std::span<const DcpName> tensors, std::span<const DcpPlace> places,
+                                          const std::set<std::string>& optimizers);
+
+// Whether a state or a hyper-parameter is of one of `optimizers`.
+bool IsOfDcpOptimizers(const std::string& name, const std::set<std::string>& optimizers);
+
 // Whether a state has its optimizer's name before its parameter's, since others have the same.
 bool IsToldApart(const std::string& name, const std::string& parameter,
                  const std::set<std::string>& optimizers);

@@ -42,6 +42,19 @@ TEST(DcpPlacesTest, NamesWeightsByModelAndStatesByParameter) {
   EXPECT_EQ(Placed({{"model/_orig_mod.a.weight", 2}}), (std::vector<std::string>{"a.weight weight"}));
 }
 
+TEST(DcpPlacesTest, OptimizersOfUnknownStatesAndNumbersAreNotRead) {
+  const auto unread = [](const std::string& state, const std::string& weight) {
+    const std::vector<DcpName> names = {{weight, {weight}, 2}, {state, Parts(state), 2}};
+    const std::set<std::string> optimizers = {"optim."};
+    return UnreadDcpOptimizers(names, PlaceDcpTensors(names, optimizers), optimizers);
+  };
+  const std::set<std::string> all = {"optim."};
+  EXPECT_EQ(unread("optim.state.a.weight.exp_avg", "a.weight"), std::set<std::string>());
+  EXPECT_EQ(unread("optim.state.a.weight.exp_avg::scales", "a.weight"), all);
+  EXPECT_EQ(unread("optim.state.0.exp_avg", "a.weight"), all);
+  EXPECT_EQ(unread("optim.state.0.exp_avg", "0"), std::set<std::string>()) << "a weight of that name";
+}
+
 TEST(DcpPlacesTest, ModelsWithSharedNamesKeepFullNames) {
   EXPECT_EQ(Placed({{"model/a.weight", 2}, {"ema/a.weight", 2}}),
             (std::vector<std::string>{"model.a.weight weight", "ema.a.weight weight"}));
