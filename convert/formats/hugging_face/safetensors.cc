@@ -110,6 +110,7 @@ bool IsSafetensors(FileSystem& fs, const std::string& path) {
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadSafetensorsFiles(fs, path));
+  CAIRN_RETURN_IF_ERROR(CheckNoSlice(files, options));
   const auto& metadata = files.metadata;
   if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
     return OpenUnderOwnNames(fs, std::move(files), nlohmann::json::object(), options);

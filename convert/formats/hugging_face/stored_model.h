@@ -21,6 +21,7 @@ struct WeightFiles {
   std::vector<StoredArray> tensors;
   std::map<std::string, std::string> metadata;  // of the first safetensors file
   Account account{};                            // of all of them
+  std::string slice = {};                       // a file that has only one rank's part of each tensor
 };
 
 // A Hugging Face directory, as config.json and generation_config.json beside the files describe it. A model

@@ -16,6 +16,8 @@
 namespace cairn {
 namespace {
 
+// torch.distributed.checkpoint's key of a header, with where each tensor of the file begins in the whole one.
+constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 constexpr uint64_t kMaxIndexBytes = 256 << 20;
 
 // True of a file that may be one of several, or not of the model at all.
@@ -36,6 +38,8 @@ Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
     files.account.AddStorage(files.names[file], tensor.name, extent.file_offset, tensor.bytes());
     files.tensors.push_back(std::move(tensor));
   }
+  const bool vllm = FitsGlob(files.names[file], "model-rank-*-part-*.safetensors");
+  if (vllm || header.metadata.contains(kShardingInfo)) files.slice = files.names[file];
   if (file == 0) files.metadata = std::move(header.metadata);
   return OkStatus();
 }
@@ -178,6 +182,14 @@ Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path
   return ReadFiles(fs, path, adapter ? kAdapterFile : kSafetensorsFile, kSafetensorsIndex, AddSafetensors);
 }
 
+Status CheckNoSlice(const WeightFiles& files, ReaderOptions& options) {
+  if (files.slice.empty() || IsAllowed(options, "slice")) return OkStatus();
+  return NotSupported(
+      "{}: it has only one rank's part of each tensor; join the files of all ranks with "
+      "consolidate_safetensors_files of torch.distributed.checkpoint; --allow slice takes the part",
+      JoinPath(files.directory, files.slice));
+}
+
 bool IsHuggingFace(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok()) return false;
@@ -191,6 +203,7 @@ bool IsHuggingFace(FileSystem& fs, const std::string& path) {
 Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadWeights(fs, path));
+  CAIRN_RETURN_IF_ERROR(CheckNoSlice(files, options));
   auto source = OpenStoredModel(fs, std::move(files), options);
   if (source.ok() || !MayBeAPart(path)) return source;
   return NotSupported(

@@ -42,6 +42,9 @@ Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
 // an expert that is in two files; those of ReadSafetensorsHeader and CheckAgainstIndex.
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path);
 
+// Errors: NotSupported naming a file that has one rank's part of each tensor, unless `options` allow "slice".
+Status CheckNoSlice(const WeightFiles& files, ReaderOptions& options);
+
 // A directory with config.json and weights, or one file of weights with config.json beside it.
 bool IsHuggingFace(FileSystem& fs, const std::string& path);
 

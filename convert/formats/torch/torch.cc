@@ -44,6 +44,23 @@ void FindOptimizers(const PyValue& value, const std::string& path, int depth, st
                    depth - 1, found);
 }
 
+// Megatron's arguments and DeepSpeed's sizes say of how many ranks a file is one. Errors: NotSupported if it
+// is one of several, unless `options` allow "slice".
+Status CheckNotOneRank(const PyValue& root, ReaderOptions& options) {
+  constexpr const char* kSizes[] = {"tensor_model_parallel_size", "pipeline_model_parallel_size",
+                                    "expert_model_parallel_size", "mp_world_size"};
+  const PyValue* args = Find(root, "args");
+  for (const char* name : kSizes) {
+    const auto ranks = AsInt(Find(args && args->is(PyKind::kObject) ? *args : root, name));
+    if (ranks.value_or(1) > 1 && !IsAllowed(options, "slice"))
+      return NotSupported(
+          "it is the file of one rank, and its {} is {}; give the directory that has the files of all; "
+          "--allow slice takes this one",
+          name, *ranks);
+  }
+  return OkStatus();
+}
+
 bool IsEmpty(const PyValue& value) {
   const bool plain = value.is(PyKind::kList) || value.is(PyKind::kTuple) || value.is(PyKind::kDict);
   return value.is(PyKind::kNone) || (plain && value.items.empty());
@@ -135,7 +152,8 @@ class TorchReader {
     CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
                            builder_.Tensor({.name = name, .shape = tensor.shape},
                                            training ? Role::kTraining : Role::kWeight, array->dtype));
-    if (entry != known) return Corrupt("two tensors have the name {}", name);
+    if (entry != known)
+      return NotSupported("two tensors have the name {}; --allow '{}' leaves them out", name, name);
     builder_.AddPart(entry, Box::Whole(tensor.shape), *array);
     if (optimizer) account_.CountAsOptimizer(name);
     return OkStatus();
@@ -144,15 +162,15 @@ class TorchReader {
   // A value whose elements are in no tensor: beside the weights it is left behind, among them it must be
   // allowed.
   Status PassOver(const std::string& name, const PyValue& value, Status why) {
-    const bool optimizer = without_ && IsBelowAny(name, optimizers_);
-    if (!optimizer && !IsTraining(name)) {
+    const bool optimizer = without_ && IsBelowAny(name, optimizers_), training = IsTraining(name);
+    if (!optimizer && !training) {
       if (!IsAllowed(options_, name))
         return {why.kind(), fmt::format("{}; --allow '{}' leaves it out", why.message(), name)};
       manifest_.history.push_back("left out " + name);
     }
     if (std::ranges::find(beside_.left, name) == beside_.left.end() && !IsBelowAny(name, beside_.left))
       account_.LeaveBehind(name);
-    account_.LeaveBelow(Fate::kAllowed, file_, value, name);
+    account_.LeaveBelow(!optimizer && training ? Fate::kTrainingState : Fate::kAllowed, file_, value, name);
     return OkStatus();
   }
 
@@ -195,6 +213,7 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
   StoredBuilder builder;
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder.OpenFile(fs, directory, name));
   builder.AddFile(name);
+  CAIRN_RETURN_IF_ERROR(CheckNotOneRank(file.root(), options).WithContext(path));
   Result<Manifest> manifest = TorchReader(file, builder, options).Read();
   if (!manifest.ok()) return manifest.status().WithContext(path);
   if (builder.catalog.tensors.empty())
