@@ -270,25 +270,30 @@ class ExportTest(CliTest):
         for name in self.FORMATS:  # rounded weights have no masters: they are not trained further
             self.cairn("convert", "wide", name, "--to", name, "--dtype", "bf16", says="read back and equal")
 
-    def test_a_release_does_not_need_the_optimizer(self):
-        self.cairn("convert", self.run_dir, "zero", "--to", "megatron-deepspeed", "--tp", 2, "--dp", 2, "--zero", 1)
-        next(self.dir.glob("zero/*/bf16_zero_pp_rank_1_mp_rank_01*")).unlink()
-        for number, verb in enumerate((("strip", "--dtype", "bf16"), ("convert", "--to", "safetensors"),
-                                       ("convert", "--to", "native", "--dtype", "bf16"))):
-            done = self.cairn(*verb, "zero", f"out{number}")
-            self.assertIn("note: the optimizer's state is left behind: ", done.stderr)
-            self.assertIn("rank 1 and model parallel rank 1 is missing\n", done.stderr)
-        # These formats publish the masters.
-        for verb in (("strip",), ("strip", "--dtype", "fp32"),
-                     ("strip", "--dtype", "bf16", "--keep-fp32", "*norm*"),
-                     ("convert", "--to", "safetensors", "--dtype", "fp32")):
-            self.cairn(*verb, "zero", "narrow", code=2,
-                       says=["rank 1 is missing", "16-bit ones, not their masters"])
-            self.assertFalse((self.dir / "narrow").exists())
-        self.cairn("strip", "zero", "narrow", "--dtype", "fp32", "--allow", "optimizer")
-        self.cairn("convert", "zero", "whole", "--to", "native", code=2, says="--allow optimizer takes the weights")
-        self.assertFalse((self.dir / "whole").exists())
-        self.cairn("convert", "zero", "whole", "--to", "native", "--allow", "optimizer")
+    def test_a_lost_or_cut_file_of_the_optimizer_is_an_error_of_every_verb(self):
+        """Also of those that need none of its bytes, unless a flag says so."""
+        formats = {"zero": ("megatron-deepspeed", "zero/**/bf16_zero_pp_rank_1_mp_rank_01*", ["--tp", 2, "--dp", 2, "--zero", 1]),
+                   "universal": ("universal", "universal/**/exp_avg_sq.pt", []),
+                   "megatron": ("megatron", "megatron/**/distrib_optim.pt", ["--tp", 2, "--dp", 2, "--zero", 1])}
+        for name, (system, glob, flags) in formats.items():
+            self.cairn("convert", self.run_dir, name, "--to", system, *flags)
+            file = sorted(self.dir.glob(glob))[0]
+            content = file.read_bytes()
+            for bad in (None, content[:len(content) // 2]):
+                file.unlink() if bad is None else file.write_bytes(bad)
+                for verb in (("strip",), ("strip", "--dtype", "bf16"), ("convert", "--to", "safetensors"), ("convert", "--to", "native")):
+                    with self.subTest(name, verb=verb, lost=bad is None):
+                        done = self.cairn(*verb, name, "out", code=2)
+                        self.assertIn(file.name if bad else "missing", done.stderr)
+                        self.assertFalse((self.dir / "out").exists())
+                for verb in ("inspect", "fingerprint"):
+                    self.cairn(verb, name, code=2)
+                self.cairn("verify", name, code=1)
+            if name == "universal":
+                continue  # the moments of each parameter are files of its own, which are read first
+            file.unlink()
+            for number, verb in enumerate((("strip", "--dtype", "fp32"), ("convert", "--to", "native"))):
+                self.cairn(*verb, name, f"{name}{number}", "--allow", "optimizer")
 
     def test_a_stage_of_zero_that_a_format_lacks_becomes_the_nearest(self):
         for number, (flags, says) in enumerate(((["torch-dist", "--zero", 2], "torch-dist has no ZeRO 2;"),

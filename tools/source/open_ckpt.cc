@@ -246,7 +246,9 @@ Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions&
                                  std::optional<Dtype> cast) {
   Notes notes, of_weights;
   Result<OpenedSource> opened = OpenAny(argument, options, notes);
-  if (opened.ok()) {
+  const StatusKind kind = opened.status().kind();
+  const bool not_read = kind == StatusKind::kNotSupported || kind == StatusKind::kInvalidArgument;
+  if (opened.ok() || !not_read) {  // nor with a file that is missing or damaged
     Print(notes);
     return opened;
   }

@@ -45,9 +45,10 @@ struct OpenedSource {
 // `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
-// The same for a result without an optimizer: a source that can be read only without its optimizer's state is
-// read without it, and a note says why. If `cast` is another type than that of 16-bit weights, their masters
-// are what is published: then the optimizer's state is left behind only if `options` allow it.
+// The same for a result without an optimizer: if the optimizer's state has a form that is not read, the
+// source is read without it, and a note says why. A file of it that is missing or damaged is an error all the
+// same. If `cast` is another type than that of 16-bit weights, their masters are what is published: then the
+// optimizer's state is left behind only if `options` allow it.
 Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
                                  std::optional<Dtype> cast = {});
 

@@ -148,7 +148,27 @@ class UniversalOpener {
       if (info.is_directory()) names_.push_back(name);
     }
     if (names_.empty()) return NotFound("{}: it does not contain parameters", zero);
-    return OkStatus();
+    for (const auto& [name, shape] : shapes_)
+      if (std::ranges::find(names_, name) == names_.end())
+        return NotFound("{}: is missing, although the model states have the shape of {}",
+                        JoinPath(zero, name), name);
+    return CheckMoments(zero);
+  }
+
+  // If any parameter has both of Adam's moments, one that has one of them has lost the other.
+  Status CheckMoments(const std::string& zero) {
+    std::string lost;
+    bool any_has_both = false;
+    for (const std::string& name : names_) {
+      const std::string first = JoinPath(zero, name + "/exp_avg.pt"),
+                        second = JoinPath(zero, name + "/exp_avg_sq.pt");
+      const bool has_first = fs_.Stat(first).ok(), has_second = fs_.Stat(second).ok();
+      any_has_both |= has_first && has_second;
+      if (has_first != has_second) lost = has_first ? second : first;
+    }
+    if (lost.empty() || !any_has_both) return OkStatus();
+    left_out_ = true;
+    return LeaveOutOptimizer(options_, manifest_, NotFound("{}: is missing", lost));
   }
 
   // Every file of a parameter's directory is one of its states; a frozen one has only its fp32.pt.

@@ -74,6 +74,8 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, const PyValue& optimi
   const PyValue* inner = Find(optimizer, "optimizer");
   if (!inner) inner = Find(optimizer, "optimizer_state_dict");
   const PyValue* states = inner ? Find(*inner, "state") : nullptr;
+  if (inner && !states && Find(*inner, "param_groups"))
+    return NotFound("its optimizer has no states, and distrib_optim.pt, which would have them, is missing");
   if (!groups || !groups->is(PyKind::kList) || !states)
     return NotSupported("it has no fp32_from_fp16_params");
   std::vector<MegatronWeight*> left;
