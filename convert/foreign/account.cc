@@ -116,6 +116,20 @@ bool Overlap(const std::vector<const ArrayPart*>& parts) {
 
 std::string_view Name(Fate fate) { return kFateNames[static_cast<size_t>(fate)]; }
 
+bool IsOptimizerName(std::string_view path) {
+  for (size_t begin = 0; begin <= path.size();) {
+    const std::string_view part = path.substr(begin, path.find('.', begin) - begin);
+    if (part == "optim" || part.ends_with("_optim") || part.find("optimizer") != part.npos) return true;
+    begin += part.size() + 1;
+  }
+  return false;
+}
+
+bool MayHoldMoments(const TensorEntry& tensor) {
+  return (tensor.role == Role::kPickle || tensor.role == Role::kTraining) && tensor.spec.shape.Volume() > 1 &&
+         IsOptimizerName(tensor.spec.name);
+}
+
 bool IsTrainingName(std::string_view name) {
   return std::ranges::find(kTrainingState, name) != std::end(kTrainingState);
 }
@@ -173,6 +187,8 @@ void Account::Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, c
   const auto found = tensor.storage ? file.storages().find(tensor.storage->key) : file.storages().end();
   if (found == file.storages().end()) return;
   names_.emplace(fate, name);
+  if (fate < Fate::kAllowed && tensor.shape.Volume() > 1 && IsOptimizerName(name))
+    optimizer_left_.insert(name);
   for (auto [from, to] : BytesOf(tensor)) {
     to = std::min(to, found->second.bytes);
     if (from < to) Leave(fate, file.name(), found->second.file_offset + from, to - from, name);
@@ -301,9 +317,10 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
     if (fate <= Fate::kAllowed && in_no_tensor.size() < kMaxAccountNames) in_no_tensor.push_back(name);
   nlohmann::json account = {
       {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"in_no_tensor", std::move(in_no_tensor)}};
-  for (const std::string& name : left_behind_)
-    if (account["left_behind"].size() < kMaxAccountNames) account["left_behind"].push_back(name);
-  if (left_behind_.empty()) account.erase("left_behind");
+  for (const auto& [key, names] :
+       {std::pair("left_behind", &left_behind_), std::pair(kOptimizerLeft, &optimizer_left_)})
+    for (const std::string& name : *names)
+      if (!account.contains(key) || account[key].size() < kMaxAccountNames) account[key].push_back(name);
   return account;
 }
 

@@ -37,6 +37,15 @@ inline constexpr size_t kMaxAccountNames = 256;  // of values in no tensor, in t
 
 std::string_view Name(Fate fate);  // "training_state", "buffer", ...
 
+// The list of optimizer_left_, in what Account::Close() returned.
+inline constexpr const char* kOptimizerLeft = "optimizer_left";
+
+// True if a part of a path is called as an optimizer is: "chained_0.optimizer.param_state", "critic_optim.m".
+bool IsOptimizerName(std::string_view path);
+
+// True for an opaque value that may be an optimizer's state in a form that is not read.
+bool MayHoldMoments(const TensorEntry& tensor);
+
 // True for the names that trainers give, at the top of a checkpoint, to the progress of a training: random
 // states, schedulers, dataloaders. Only the program that wrote them can use them.
 bool IsTrainingName(std::string_view name);
@@ -72,8 +81,8 @@ class Account {
 
   // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
   // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},
-  // "in_no_tensor": [names of values that were read or left out], "left_behind"?: [names]}; the parts' bytes
-  // sum to "bytes". Errors: Corrupt naming file, storage and bytes.
+  // "in_no_tensor": [names of values that were read or left out], "left_behind"?: [names], "optimizer_left"?:
+  // [names of tensors]}; the parts' bytes sum to "bytes". Errors: Corrupt naming file, storage and bytes.
   Result<nlohmann::json> Close(const StoredCatalog& catalog) const;
 
  private:
@@ -106,6 +115,9 @@ class Account {
   std::map<std::string, std::vector<ZipRecord>, std::less<>> records_;  // of each file
   std::set<std::pair<Fate, std::string>> names_;                        // of values that were left out
   std::set<std::string> left_behind_;
+  // Tensors that are left without a permission though an optimizer has them: its reader does not know their
+  // form. Numbers are not counted.
+  std::set<std::string> optimizer_left_;
   std::set<uint32_t> replicas_;
   std::set<std::string> optimizer_;                    // names of tensors
   std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte

@@ -6,11 +6,15 @@
 
 namespace cairn {
 
+std::string AllowedLine(const std::string& name) {
+  return fmt::format("import: {} was left out (--allow)", name);
+}
+
 Status LeaveOutOptimizer(ReaderOptions& options, Manifest& manifest, const Status& why) {
   if (!IsAllowed(options, "optimizer"))
     return {why.kind(),
             why.message() + "; --allow optimizer takes the weights without the optimizer's state"};
-  manifest.history.push_back("the optimizer's state was left out: " + why.message());
+  manifest.history.push_back(fmt::format("{}: {}", kOptimizerLeftOut, why.message()));
   return OkStatus();
 }
 

@@ -45,6 +45,11 @@ struct ReaderOptions : OpenOptions {
 // it only for values that will be left out.
 bool IsAllowed(ReaderOptions& options, const std::string& name);
 
+// The line of the history for what was left out, or is missing.
+std::string AllowedLine(const std::string& name);
+// Begins a line of the history; readers say after it why.
+inline constexpr std::string_view kOptimizerLeftOut = "the optimizer's state was left out";
+
 // For an optimizer's state that cannot be read because of `why`, without which the weights are still useful:
 // if "optimizer" is allowed, notes it in the history. Errors: `why`, and how to allow it.
 Status LeaveOutOptimizer(ReaderOptions& options, Manifest& manifest, const Status& why);

@@ -14,6 +14,7 @@
 #include "ckpt/model/layout.h"
 #include "convert/formats/hugging_face/weight_files.h"
 #include "convert/formats/systems.h"
+#include "convert/formats/whole_check.h"
 
 namespace cairn {
 namespace {
@@ -38,13 +39,13 @@ void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
     source.AddHistory(
         fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
   for (const std::string& name : options.allowed_names) {
-    std::string line = fmt::format("import: {} was left out (--allow)", name);
+    std::string line = AllowedLine(name);
     const auto says_it = [&](const nlohmann::json& entry) {
-      return entry == line || entry == "left out " + name;
+      const std::string text = entry.is_string() ? entry.get<std::string>() : "";
+      return text == line || text == "left out " + name ||
+             (name == "optimizer" && text.starts_with(kOptimizerLeftOut));
     };
-    // LeaveOutOptimizer() notes why.
-    if (name != "optimizer" && std::ranges::none_of(source.manifest().history, says_it))
-      source.AddHistory(std::move(line));
+    if (std::ranges::none_of(source.manifest().history, says_it)) source.AddHistory(std::move(line));
   }
 }
 
@@ -72,6 +73,8 @@ constexpr Unsupported kUnsupported[] = {
     {"shard-*-model-*.safetensors", "torch.distributed.checkpoint in safetensors form",
      "join its files with consolidate_safetensors_files of "
      "torch.distributed.checkpoint._consolidate_hf_safetensors, or with NeMo Automodel's consolidate.sh"},
+    {"model-rank-*-part-*.safetensors", "vLLM's sharded_state, with a part of each tensor in each file",
+     "give the model that it was made from"},
     {"*.gguf", "GGUF, llama.cpp's quantized form", "convert the Hugging Face model that it was made from"},
     {"_CHECKPOINT_METADATA", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
     {"manifest.ocdbt", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
@@ -308,6 +311,7 @@ Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::st
   if (!source.ok()) return source;
   if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory())
     (*source)->SetName(path);
+  CAIRN_RETURN_IF_ERROR(CheckWhole(**source, used));
   RecordAllowed(used, **source);
   return source;
 }

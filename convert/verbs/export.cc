@@ -1,6 +1,7 @@
 #include "convert/verbs/export.h"
 
 #include <algorithm>
+#include <set>
 
 #include "convert/foreign/account.h"
 #include "convert/formats/hugging_face/block_scaled.h"
@@ -33,6 +34,20 @@ Status CheckHolds(const System& format, const CheckpointSource& source) {
       source.name(), expert->spec.name, format.name);
 }
 
+// Errors: NotSupported naming an optimizer's state that is copied as bytes, and that the target has no place
+// for.
+Status CheckMoments(const CheckpointSource& source, const System& format, const StoredTarget& target) {
+  std::set<uint32_t> written;
+  for (const WrittenTensor& tensor : target.tensors) written.insert(tensor.source);
+  const auto& tensors = source.catalog().tensors;
+  for (uint32_t i = 0; i < tensors.size(); ++i)
+    if (MayHoldMoments(tensors[i]) && !written.contains(i))
+      return NotSupported(
+          "{}: the optimizer's state {} has no place in {}; --allow optimizer takes the weights without it",
+          source.name(), tensors[i].spec.name, format.name);
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<Transfer> PlanExport(CheckpointSource& source, const System& format, const ExportOptions& options) {
@@ -42,6 +57,7 @@ Result<Transfer> PlanExport(CheckpointSource& source, const System& format, cons
   if (!planned.ok()) CAIRN_RETURN_IF_ERROR(CheckReadable(source));
   if (!planned.ok()) return planned.status().WithContext(source.name());
   TargetFiles& plan = *planned;
+  if (!options.target.allow_optimizer) CAIRN_RETURN_IF_ERROR(CheckMoments(source, format, plan.target));
   std::string record = Record(source, format, plan);
   const uint64_t bytes = record.size();
   plan.target.files.push_back({.name = "cairn.json", .bytes = bytes, .text = std::move(record)});

@@ -1,6 +1,7 @@
 """Mixtures of experts that megatron-core trained on the CPU: cairn reads its torch_dist, and megatron-core loads every key of what
 cairn writes and continues with the same losses, from the same states bit for bit."""
 
+import dataclasses
 import glob
 import importlib.util
 import json
@@ -34,6 +35,7 @@ TRAINED = {
         mixture=dict(moe_router_pre_softmax=True, moe_shared_expert_intermediate_size=48)), "DeepseekV2ForCausalLM"),
     "pipeline": (dict(world=4, tp=1, pp=2, ep=2, etp=1, zero=0, qk_norm=True, legacy=True), "Qwen3MoeForCausalLM"),
 }
+GATHERED = dict(world=2, tp=1, pp=1, ep=1, etp=1, sharding="dp_zero_gather_scatter")  # the older form, whose tensors are in pickles
 LOST = dict(world=2, tp=1, pp=1, ep=1, etp=2, lost=True, legacy=True) | TE  # half of each expert
 # Loaded at another topology, by the names of Transformer Engine.
 OTHER = {
@@ -231,7 +233,7 @@ def stacks_of(tensors):
 class MegatronMixturesTest(Trainings):
     def test_trainings_continue(self):
         common = self.common
-        self.run_jobs({name: spec | common for name, (spec, _) in TRAINED.items()} | {"lost": LOST | common})
+        self.run_jobs({name: spec | common for name, (spec, _) in TRAINED.items()} | {"lost": LOST | common, "gathered": GATHERED | common})
         jobs = {}
         for name, (spec, family) in TRAINED.items():
             with self.subTest(name):
@@ -257,6 +259,7 @@ class MegatronMixturesTest(Trainings):
         self.check_copies("latent")
         self.check_lost()
         self.check_lost_states()
+        self.check_whole()
         for format in ("megatron", "megatron-deepspeed"):
             refused = cairn("convert", self.path("stacked-native"), self.path("no"), "--to", format, status=2)
             self.assertIn(f"which {format} cannot hold yet", refused.stderr)
@@ -288,6 +291,28 @@ class MegatronMixturesTest(Trainings):
             pickle.dump(metadata, file)
         self.check_refused("latent", "it has 1 buffers of experts for ETP=1 and EP=2")
 
+    def check_whole(self):
+        """An optimizer in a form that is not read, and a parameter that no file has."""
+        self.check_refused("gathered", "the optimizer has a form that is not read: optimizer.distributed.dp_group_idx_0.param_state")
+        self.assertIn("--allow optimizer", cairn("verify", self.path("gathered"), status=2).stderr)
+        told = cairn("convert", self.path("gathered"), self.path("gathered-n"), "--to", "native", "--allow", "optimizer").stdout
+        self.assertNotIn("exp_avg ", told)
+        cairn("strip", self.path("gathered"), self.path("gathered-r"), "--dtype", "bf16")
+        index = glob.glob(self.path("gathered", "*", ".metadata"))[0]
+        with open(index, "rb") as file:
+            metadata = pickle.load(file)
+        for lost, why in (("decoder.final_layernorm.weight", "final_norm.weight"), ("output_layer.weight", "output.weight"),
+                          ("decoder.layers.mlp.router.weight", "layers.0.mlp.router.weight, ")):
+            rest = {key: value for key, value in metadata.state_dict_metadata.items() if key != lost}
+            self.assertLess(len(rest), len(metadata.state_dict_metadata))
+            with open(index, "wb") as file:
+                pickle.dump(dataclasses.replace(metadata, state_dict_metadata=rest, storage_data={
+                    item: at for item, at in metadata.storage_data.items() if item.fqn != lost}), file)
+            self.check_refused("gathered", f"its model has parameters that are missing: {why}")
+            self.assertIn(why, cairn("verify", self.path("gathered"), "--allow", "optimizer", status=1).stdout)
+        cairn("convert", self.path("gathered"), self.path("without"), "--to", "native", "--allow", "optimizer", "--allow", "*.router.weight")
+        cairn("verify", self.path("without"))
+
     def check_refused(self, name, why):
         refused = cairn("convert", self.path(name, f"iter_{DONE:07}"), self.path("never"), "--to", "native", status=2)
         self.assertEqual(refused.stderr.count("\n"), 1, refused.stderr)
@@ -306,7 +331,8 @@ class MegatronMixturesTest(Trainings):
             if form is not input_major or name == "pipeline":  # the others have distrib_optim.pt
                 self.assertEqual(fingerprint(source), fingerprint(self.path(name)))
             out = self.path(f"{name}-{form.__name__}")
-            cairn("convert", source, out, "--to", "hf")
+            unlike = ("--allow", "optimizer") if form is input_major and name != "pipeline" else ()
+            cairn("convert", source, out, "--to", "hf", *unlike)
             held = release_of(out)
             self.assertEqual(set(held), set(wanted))
             for tensor, value in wanted.items():

@@ -497,6 +497,26 @@ class OtherValuesTest(Case):
                 self.assertIn("is a ShardedTensor, of which this file has only rank 0's part; save the whole", told)
         self.strip_file("mixed.pt", "--allow", "model.more")
 
+    def test_one_of_several_files_is_not_the_model(self):
+        """Its header, its arguments or its name say of how many ranks it has a part."""
+        import torch.distributed.checkpoint as dcp
+        weights = {key: value.contiguous() for key, value in self.weights.items()}
+        dcp.save(weights, storage_writer=dcp.HuggingFaceStorageWriter(self.path("dcp"), save_distributed=True), no_dist=True)
+        part = str(next(pathlib.Path(self.path("dcp")).glob("*.safetensors")))
+        os.mkdir(self.path("renamed"))
+        shutil.copy(part, self.path("renamed", "model.safetensors"))
+        save_file(weights, self.path("model-rank-0-part-0.safetensors"))  # vLLM's sharded_state
+        torch.save({"model": weights, "args": argparse.Namespace(tensor_model_parallel_size=2)}, self.path("model_optim_rng.pt"))
+        torch.save({"module": weights, "mp_world_size": 2}, self.path("mp_rank_00_model_states.pt"))
+        for path in (part, self.path("renamed"), *map(self.path, (
+                "model-rank-0-part-0.safetensors", "model_optim_rng.pt", "mp_rank_00_model_states.pt"))):
+            for verb in (("verify",), ("fingerprint",), ("convert", self.path("x"), "--to", "safetensors")):
+                told = cairn(verb[0], path, *verb[1:], status=2).stderr
+                self.assertRegex(told, "only one rank's part of each tensor|the file of one rank")
+                self.assertFalse(os.path.exists(self.path("x")))
+            cairn("verify", path, "--allow", "slice")
+        self.assertIn("consolidate_safetensors_files", cairn("verify", self.path("dcp"), status=2).stderr)
+
     def test_a_head_that_is_not_the_embedding_can_be_kept_or_left_out(self):
         import torch.distributed.checkpoint as dcp
         dcp.save({"model": self.weights}, checkpoint_id=self.path("d"), no_dist=True)
@@ -663,6 +683,35 @@ class DcpTest(Case):
         self.assertIn("note: left behind: ", done.stderr)
         cairn("convert", self.path("src"), self.path("without"), "--to", "dcp", "--allow", "dataloader.*")
         self.assertNotIn("dataloader.dp_rank_0", [name for name, _ in Dump(self.path("without")).tensors])
+
+    def test_a_part_of_a_moment_is_an_error(self):
+        """As a rank saves it that takes its own part for the whole."""
+        import torch.distributed.checkpoint as dcp
+        weights, states = self.trained()
+        name = max(weights, key=lambda name: weights[name].dim())
+        whole = states["state"][name]["exp_avg_sq"]
+        for number, part in enumerate((whole[:len(whole) // 2], whole[:, 1:], whole.flatten(), whole[:1], torch.cat((whole, whole)))):
+            states["state"][name]["exp_avg_sq"] = part.contiguous()
+            source, out = self.path(f"part{number}"), self.path(f"out{number}")
+            dcp.save({"model": weights, "optimizer": states}, checkpoint_id=source, no_dist=True)
+            for verb in (("convert", out, "--to", "native"), ("convert", out, "--to", "dcp"), ("strip", out)):
+                self.assertIn(f"{name}/exp_avg_sq has shape", cairn(verb[0], source, *verb[1:], status=2).stderr)
+                self.assertFalse(os.path.exists(out))
+            self.assertIn("is only a part", cairn("verify", source, status=1).stdout)
+            told = cairn("convert", source, out, "--to", "native", "--allow", "optimizer").stdout
+            self.assertNotIn("exp_avg_sq 1", told)
+
+    def test_an_optimizer_that_is_not_understood_is_not_dropped(self):
+        """A DCP holds an object as bytes, which only DCP and a step can carry on."""
+        import torch.distributed.checkpoint as dcp
+        weights, states = self.trained()
+        dcp.save({"model": weights, "optimizer": argparse.Namespace(moments=states)}, checkpoint_id=self.path("src"), no_dist=True)
+        for target in ("dcp", "native"):
+            cairn("convert", self.path("src"), self.path(target), "--to", target)
+        for source in ("src", "native"):
+            self.assertIn("the optimizer's state optimizer has no place in universal; --allow optimizer",
+                          cairn("convert", self.path(source), self.path("x"), "--to", "universal", status=2).stderr)
+        cairn("convert", self.path("src"), self.path("universal"), "--to", "universal", "--allow", "optimizer")
 
     def test_a_buffer_of_an_unsupported_type_can_be_left_out(self):
         import torch.distributed.checkpoint as dcp

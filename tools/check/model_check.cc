@@ -1,7 +1,7 @@
-// Four checks: the step's number in directory, manifest and state; the number of layers in model, tensors
-// and stages; the number of experts in model and tensors; and, if the architecture is known, each tensor
-// against the parameter that the model must have. The last one runs only if the others found nothing, and
-// stops at its first problem: one wrong number in the model contradicts many tensors at once.
+// Five checks: the step's number in directory, manifest and state; the number of layers in model, tensors
+// and stages; the number of experts in model and tensors; if the architecture is known, each tensor against
+// the parameter that the model must have; and what is missing. The last two run only if the others found
+// nothing, and stop at the first problem: one wrong number in the model contradicts many tensors at once.
 
 #include "tools/check/model_check.h"
 
@@ -9,11 +9,14 @@
 #include <filesystem>
 #include <unordered_map>
 
+#include "ckpt/base/short_list.h"
 #include "ckpt/families/expand.h"
 #include "ckpt/families/families.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
 #include "convert/formats/expert_census.h"
+#include "convert/formats/training/part_of_state.h"
+#include "convert/formats/whole_check.h"
 
 namespace cairn {
 namespace {
@@ -31,6 +34,7 @@ class ModelChecker {
     CheckLayers();
     CheckExperts();
     CheckSizes();
+    CheckWhole();
     return std::move(problems_);
   }
 
@@ -94,6 +98,15 @@ class ModelChecker {
         return;  // the rest usually follows from it
       }
     }
+  }
+
+  void CheckWhole() {
+    if (!problems_.empty()) return;
+    TensorTable table;
+    table.tensors = tensors_;
+    if (const auto missing = MissingParameters(table, manifest_); !missing.empty())
+      Add(fmt::format("its model has parameters that are missing: {}", ShortList(missing)));
+    if (std::string part = FirstPartOfState(table); !part.empty()) Add(std::move(part));
   }
 
   // Other optimizers' states have a number, a row or a column of a parameter.

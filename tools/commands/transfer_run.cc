@@ -7,6 +7,7 @@
 #include "ckpt/base/short_list.h"
 #include "ckpt/base/stopwatch.h"
 #include "convert/foreign/account.h"
+#include "convert/formats/whole_check.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/flag_values.h"
@@ -76,6 +77,8 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
                          weights ? OpenWeights(flags.source, open, cast) : OpenAnyCkpt(flags.source, open));
   CAIRN_RETURN_IF_ERROR(CheckExperts(opened.source(), flags.open.allow));
+  ReaderOptions used{open, {}};
+  CAIRN_RETURN_IF_ERROR(CheckWhole(opened.source(), used));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.writer.max_memory, flags.json));
   else if (opened.foreign && flags.checks.skip_sums)

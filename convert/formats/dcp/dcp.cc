@@ -50,7 +50,8 @@ class DcpReader {
     std::erase_if(names, [&](const DcpName& tensor) { return IsAllowed(options_, tensor.name); });
     unread_ = UnreadDcpOptimizers(names, places, optimizers_);
     TakeOwnNames(places);
-    leave_optimizer_ = !unread_.empty() && IsAllowed(options_, "optimizer");
+    const bool part = HasUnreadState(places, [&](size_t i) { return index_.tensors[i].shape; });
+    leave_optimizer_ = (!unread_.empty() || part) && IsAllowed(options_, "optimizer");
     const bool kept = options_.keep_unread && options_.config.empty();  // under its own names
     if (!unread_.empty() && !leave_optimizer_ && !kept)
       return NotSupported("{}: its {}state has numbers or unknown names, which only DCP keeps; {}", path_,
@@ -189,7 +190,7 @@ class DcpReader {
     ParameterSpec spec{.name = place.parameter, .shape = tensor.shape};
     const auto known = specs_.find(spec.name);
     if (known == specs_.end()) return spec;
-    // States of another shape than their parameter's (numbers, rows) are cut nowhere.
+    // Numbers and rows that are states of a whole parameter are cut nowhere.
     if (known->second.shape == tensor.shape)
       spec = known->second;
     else

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "convert/foreign/account.h"
+#include "convert/formats/training/part_of_state.h"
 
 namespace cairn {
 namespace {
@@ -173,6 +174,16 @@ bool IsToldApart(const std::string& name, const std::string& parameter,
                  const std::set<std::string>& optimizers) {
   const auto place = DcpStatePlace(name, optimizers);
   return place && parameter != place->parameter && parameter == *place->optimizer + place->parameter;
+}
+
+bool HasUnreadState(const std::vector<DcpPlace>& places, const std::function<Dims(size_t)>& shape_of) {
+  TensorTable table;
+  const auto is_unknown = [](const DcpPlace& place) { return !place.role && !place.training; };
+  if (std::ranges::any_of(places, is_unknown)) return true;
+  for (size_t i = 0; i < places.size(); ++i)
+    if (places[i].role)
+      table.tensors.push_back({{.name = places[i].parameter, .shape = shape_of(i)}, *places[i].role});
+  return !FirstPartOfState(table).empty();
 }
 
 // A number that an optimizer keeps states of is a parameter, whatever its name looks like.

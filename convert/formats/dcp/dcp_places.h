@@ -5,6 +5,7 @@
 // Source: torch 2.11, torch/distributed/checkpoint/state_dict.py and _nested_dict.py.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -74,6 +75,9 @@ bool IsOfDcpOptimizers(const std::string& name, const std::set<std::string>& opt
 // Whether a state has its optimizer's name before its parameter's, since others have the same.
 bool IsToldApart(const std::string& name, const std::string& parameter,
                  const std::set<std::string>& optimizers);
+
+// True if a state is unknown, or only a part of that of its parameter (part_of_state.h).
+bool HasUnreadState(const std::vector<DcpPlace>& places, const std::function<Dims(size_t)>& shape_of);
 
 // Without what torch.compile, FSDP1 and activation checkpointing put into the names of modules.
 std::string WithoutModuleWrappers(std::string name);

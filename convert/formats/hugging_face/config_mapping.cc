@@ -166,6 +166,10 @@ class Mapper {
 
   void Place(uint32_t tensor) {
     const TensorEntry& stored = entry(tensor);
+    if (MayHoldMoments(stored)) {
+      if (!IsAllowed("optimizer")) return unknown_states_.push_back(DisplayName(stored));
+      return mapped_.left[Fate::kAllowed].push_back(tensor);
+    }
     if (IsOpaque(stored.role) || (stored.role == Role::kStep && one_step_))
       return mapped_.left[Fate::kTrainingState].push_back(tensor);
     const bool state = IsState(stored.role);
@@ -212,8 +216,9 @@ class Mapper {
                              unknown_.size(), config_.path, ShortList(unknown_));
     if (!unknown_states_.empty())
       return InvalidArgument(
-          "the optimizer in a file of torch.save ({}) has no place in a model; --allow optimizer takes the "
-          "weights without it",
+          "the optimizer's state has no place in a model in this form ({}); --allow optimizer takes the "
+          "weights "
+          "without it",
           ShortList(unknown_states_));
     if (!doubles_.empty())
       return InvalidArgument("{} tensors of the model occur twice: {}{}", doubles_.size(),

@@ -152,11 +152,14 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
   return Builder(tensors, shape, topology, rank).Build();
 }
 
+Result<DecoderModules> ModulesOfProgram(const nlohmann::json& model, const MegatronShape& shape) {
+  return CheckFunctionArguments(CompleteModel(model), shape.program, MegatronArguments(model, shape, {}));
+}
+
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
                           const MegatronShape& shape) {
   ModelShape asked = shape;
-  CAIRN_ASSIGN_OR_RETURN(asked.modules, CheckFunctionArguments(CompleteModel(model), shape.program,
-                                                               MegatronArguments(model, shape, {})));
+  CAIRN_ASSIGN_OR_RETURN(asked.modules, ModulesOfProgram(model, shape));
   if (std::cmp_greater(shape.layers, tensors.parameters.size()))
     return Corrupt("the model says that it has {} layers, but it has {} tensors", shape.layers,
                    tensors.parameters.size());

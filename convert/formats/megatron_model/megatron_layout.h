@@ -45,6 +45,10 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
                                                     const MegatronShape& shape, const Topology& topology,
                                                     int rank);
 
+// The modules that a program makes with the arguments for the model. Errors: NotSupported naming the fields
+// of the model's function that it has no arguments for.
+Result<DecoderModules> ModulesOfProgram(const nlohmann::json& model, const MegatronShape& shape);
+
 // Checks that a program with the written arguments computes the model's function and has exactly these
 // tensors. Errors: NotSupported naming the fields or the tensors in which it differs.
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,

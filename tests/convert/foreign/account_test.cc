@@ -83,5 +83,14 @@ TEST(Account, ListsVocabularyPaddingAndReplicasSeparately) {
   EXPECT_EQ((*account)["bytes"], 120);
 }
 
+TEST(Account, KnowsTheNamesOfOptimizers) {
+  for (const char* name : {"optimizer.state.0.exp_avg", "chained_0.optimizer.param_state.0", "optim.m",
+                           "critic_optim.v", "optimizer_states.0", "policy_optimizer"})
+    EXPECT_TRUE(IsOptimizerName(name)) << name;
+  for (const char* name :
+       {"opt_param_scheduler.lr", "model.optimal.weight", "layers.0.optim_rng", "common.pt.args"})
+    EXPECT_FALSE(IsOptimizerName(name)) << name;
+}
+
 }  // namespace
 }  // namespace cairn

@@ -1,0 +1,89 @@
+// The kind: a model that lacks a parameter altogether, half of a moment under the name of the whole, and an
+// optimizer whose reader does not know its form all cover every element of what is there once, and passed.
+#include "convert/formats/whole_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ckpt/model/gpt_specs.h"
+#include "convert/foreign/account.h"
+#include "convert/formats/training/part_of_state.h"
+#include "tests/support/made_source.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TensorTable Weights(const std::vector<ParameterSpec>& specs, const std::string& without = "") {
+  TensorTable table;
+  for (const ParameterSpec& spec : specs)
+    if (spec.name != without) table.tensors.push_back({spec, Role::kWeight, Dtype::kF32});
+  return table;
+}
+
+TEST(WholeCheckTest, FindsAPartOfAState) {
+  const auto part = [](Role role, const Dims& shape) {
+    TensorTable table = Weights({{.name = "w", .shape = {6, 4}}});
+    table.tensors.push_back({{.name = "w", .shape = shape}, role, Dtype::kF32});
+    return FirstPartOfState(table);
+  };
+  EXPECT_EQ(part(Role::kExpAvg, {3, 4}),
+            "w/exp_avg has shape [3, 4], but its parameter has [6, 4]: it is only a part");
+  for (const Role role : {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq, Role::kMomentumBuffer})
+    for (const Dims& shape : {Dims{12}, Dims{1, 4}, Dims{6, 2}, Dims{7, 4}}) EXPECT_NE(part(role, shape), "");
+  EXPECT_NE(part(*ParseRole("square_avg"), {3, 4}), "");
+  for (const char* whole : {"exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg"})
+    EXPECT_EQ(part(*ParseRole(whole), {6, 4}), "");
+  EXPECT_EQ(part(Role::kStep, {}), "");
+  EXPECT_EQ(part(Role::kExpAvgSq, {1}), "");                        // a number of the whole parameter
+  EXPECT_EQ(part(*ParseRole("exp_avg_sq_row"), {6}), "");           // transformers' Adafactor
+  EXPECT_EQ(part(*ParseRole("col_var"), {1, 4}), "");               // torch's
+  EXPECT_EQ(part(RoleNamed("exp_avg::scales").value(), {99}), "");  // of any shape
+}
+
+std::string Error(const StepInfo& info, const TensorTable& table,
+                  const std::vector<std::string>& allow = {}) {
+  ReaderOptions options;
+  options.allow = allow;
+  return CheckWhole(MadeSource(info, table.tensors, {}), options).message();
+}
+
+TEST(WholeCheckTest, EachRelaxationIsAFlag) {
+  ModelShape shape{.layers = 1, .hidden = 8, .heads = 2, .vocab = 16, .modules = kLlamaModules};
+  StepInfo info{.model = {{"num_layers", 1},
+                          {"hidden_size", 8},
+                          {"num_attention_heads", 2},
+                          {"vocab_size", 16},
+                          {"gated_mlp", true},
+                          {"activation", "silu"},
+                          {"normalization", "RMSNorm"},
+                          {"position_embedding", "rope"}}};
+  const TensorTable without = Weights(GptSpecs(shape), "final_norm.weight");
+  EXPECT_THAT(Error(info, without), HasSubstr("missing: final_norm.weight; --allow GLOB"));
+  EXPECT_EQ(Error(info, without, {"final_*"}), "");
+  info.state[kAccountKey] = {{kOptimizerLeft, {"optimizer.param_state.0"}}};
+  const TensorTable whole = Weights(GptSpecs(shape));
+  EXPECT_THAT(Error(info, whole),
+              HasSubstr("a form that is not read: optimizer.param_state.0; --allow optimizer"));
+  EXPECT_EQ(Error(info, whole, {"optimizer"}), "");
+}
+
+TEST(WholeCheckTest, WhatTheHistoryAllowsIsNotMissing) {
+  ModelShape shape{.layers = 1, .hidden = 8, .heads = 2, .vocab = 16, .positions = 4};
+  Manifest manifest{.model = {{"num_layers", 1},
+                              {"hidden_size", 8},
+                              {"num_attention_heads", 2},
+                              {"vocab_size", 16},
+                              {"max_position_embeddings", 4}}};
+  const TensorTable without = Weights(GptSpecs(shape), "final_norm.bias");
+  EXPECT_THAT(MissingParameters(without, manifest), ElementsAre("final_norm.bias"));
+  manifest.history.push_back(AllowedLine("final_norm.bias"));
+  EXPECT_THAT(MissingParameters(without, manifest), IsEmpty());
+}
+
+}  // namespace
+}  // namespace cairn
