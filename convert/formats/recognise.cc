@@ -22,11 +22,11 @@ namespace {
 constexpr size_t kMostEntries = 256;  // of a directory that is looked into
 
 // Where programs keep a checkpoint deeper in a step or a release. One more line makes another place known.
-struct Place {
+struct KnownPlace {
   const char* below;  // the directory; its last name may be a glob
   const char* program;
 };
-constexpr Place kPlaces[] = {
+constexpr KnownPlace kPlaces[] = {
     {"actor/dist_ckpt", "verl with Megatron"},
     {"model/consolidated", "NeMo Automodel"},
     {"consolidated", "NeMo Automodel"},

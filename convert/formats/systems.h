@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "ckpt/families/foreign_model.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/write_options.h"
-#include "convert/formats/expert_census.h"
 
 namespace cairn {
 

@@ -1,7 +1,7 @@
 // Directories of other systems' checkpoints, opened as `cairn convert` opens them: DCP, Megatron-Core,
 // DeepSpeed, universal, Hugging Face. An input is a directory: for each file a u16 and its name, a u32 and
 // its bytes; what an attacker must get right by hand, checksums of zip records, may be left out (0).
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/formats/systems.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"

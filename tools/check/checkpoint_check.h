@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ckpt/step/verify.h"
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/formats/systems.h"
 #include "tools/check/sample_check.h"
 

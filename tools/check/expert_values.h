@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ckpt/base/digest.h"
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 #include "tools/check/value_stats.h"
 
 namespace cairn {

@@ -14,7 +14,7 @@
 #include "ckpt/families/families.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/formats/training/part_of_state.h"
 #include "convert/formats/whole_check.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/stream/master_proof.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/cli/output.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ckpt/step/verify.h"
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/stream/block_stream.h"
 #include "tools/check/sample_check.h"
 #include "tools/check/verify_standing.h"

@@ -8,8 +8,8 @@
 #include <span>
 
 #include "ckpt/run/run_dir.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/foreign/file_sets.h"
-#include "convert/formats/expert_census.h"
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/formats/megatron/megatron_dist.h"

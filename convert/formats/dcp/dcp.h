@@ -5,9 +5,9 @@
 // show how a model is cut across its ranks.
 #pragma once
 
+#include "convert/foreign/expert_census.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/write_options.h"
-#include "convert/formats/expert_census.h"
 
 namespace cairn {
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <span>
 
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 #include "convert/formats/hugging_face/stored_model.h"
 
 namespace cairn {

@@ -2,7 +2,7 @@
 // them. Problems are found by comparing what was found: the parts of an expert with those of the others, the
 // number of experts with the router's rows and with the configuration.
 
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 
 #include <fmt/ranges.h>
 

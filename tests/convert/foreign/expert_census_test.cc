@@ -1,4 +1,4 @@
-#include "convert/formats/expert_census.h"
+#include "convert/foreign/expert_census.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
