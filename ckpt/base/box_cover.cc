@@ -31,7 +31,7 @@ std::optional<Dims> FirstGap(std::span<const Box> boxes, const Dims& shape) {
     for (int dim = from; dim < dims.rank(); ++dim) product *= dims[dim];
     return product;
   };
-  // Of each dimension the first index whose rest the boxes there do not fill.
+  // For each dimension, the first index at which the boxes do not fill the rest.
   Dims gap = Dims::Filled(shape.rank(), 0);
   std::vector<Box> here(boxes.begin(), boxes.end());
   for (int dim = 0; dim < shape.rank(); ++dim) {

@@ -20,11 +20,11 @@ struct DirectoryFacts {
   }
 };
 
-// Of a directory of the real file system; a link is followed. Errors: NotFound, IoError.
+// The facts of a directory of the real file system; a link is followed. Errors: NotFound, IoError.
 Result<DirectoryFacts> FactsOfDirectory(const std::string& path);
 
-// Of a file or directory of any file system; a link is not followed. A simulated file system knows only
-// inodes.
+// The facts of a file or directory of any file system; a link is not followed. A simulated file system knows
+// only inodes.
 Result<DirectoryFacts> FactsOf(FileSystem& fs, const std::string& path);
 
 }  // namespace cairn

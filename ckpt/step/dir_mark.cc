@@ -227,7 +227,7 @@ bool IsOwn(FileSystem& fs, const std::string& directory, uint32_t owner) {
   return !HasOtherProcesses(fs) || owner == ::geteuid() || owner == OwnerOfNewFiles(fs, directory);
 }
 
-// Of a directory that is not there. A process that was killed right after it had created its mark left it
+// For a directory that does not exist. A process that was killed right after it had created its mark left it
 // empty.
 bool IsOwnMark(FileSystem& fs, const std::string& directory, bool readable) {
   const Result<FileInfo> info = fs.LinkStat(MarkPath(directory));

@@ -21,10 +21,9 @@ namespace cairn {
 
 inline constexpr std::string_view kMarkSuffix = ".cairn-mark";
 
-// "out.partial-", which a nonce of 8 hex digits follows: a directory that gets the name "out" once it is
+// "out.partial-", which a nonce (nonce.h) follows: a directory that gets the name "out" once it is
 // whole.
 std::string PartialPrefix(std::string_view path);
-inline constexpr size_t kNonceDigits = 8;
 
 // No other process uses a simulated file system.
 bool HasOtherProcesses(const FileSystem& fs);

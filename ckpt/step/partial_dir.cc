@@ -8,6 +8,7 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/digest.h"
+#include "ckpt/base/nonce.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 
@@ -109,7 +110,7 @@ void RemoveLeftovers(FileSystem& fs, const std::string& path) {
   for (const std::string& name : leftovers) {
     if (IsLive(fs, parent + name)) continue;
     const Status removed = RemoveMarked(fs, parent + name, LocksHeld::kNone);
-    // Beside a final name a mark counts only for a run directory that is empty; else it says nothing.
+    // Beside a final name a mark counts only for a run directory that is empty; else it is ignored.
     if (!removed.ok() && name != own && HasOtherProcesses(fs)) TellLeft(removed);
   }
 }

@@ -1,8 +1,8 @@
 // Whether a checkpoint has all of its model and all of each state of the optimizer.
 //
-// StoredSource asks that each tensor that is there is covered once. This asks what is not there: a parameter
-// that the model has and no file, a state that is a part of its parameter's, the optimizer in a form that its
-// reader does not know.
+// StoredSource checks that each tensor in the files is covered once. This finds what the files lack: a
+// parameter that the model has and no file, a state that is a part of its parameter's, the optimizer in a
+// form that its reader does not know.
 #pragma once
 
 #include <string>

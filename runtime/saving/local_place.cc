@@ -14,6 +14,7 @@
 #include <set>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
@@ -31,7 +32,6 @@ std::string Replace(std::string text, std::string_view what, const std::string& 
 }
 
 constexpr std::string_view kMark = ".rank-";
-constexpr size_t kNonceDigits = 8;
 
 std::string MarkPrefix(const std::string& nonce) { return fmt::format("{}{}-", kMark, nonce); }
 

@@ -456,7 +456,7 @@ class RunsOfOthersTest(CliTest):
         self.assertIn(done.returncode, (0, 1, 2), done.stderr)
         return done.stdout + done.stderr
 
-    def test_only_what_a_later_whole_step_replaces_is_removed(self):
+    def test_a_step_is_removed_only_if_a_later_whole_step_replaces_it(self):
         rng = random.Random(48)
         went = set()
         for walk in range(200 if LONG else 55):
@@ -521,7 +521,7 @@ class RunsOfOthersTest(CliTest):
         self.archive("run", self.dir / "titan", "--store", self.store, "--delete-source", code=1, says="no tensors of the kind")
         self.assertTrue((self.dir / "titan/step-10").exists())
 
-    def test_what_is_not_known_goes_only_with_a_flag(self):
+    def test_a_directory_of_unknown_kind_goes_only_with_a_flag(self):
         run = self.dir / "runs/run"
         for number in (10, 20):
             self.write("trainer", run / f"checkpoint-{number}")

@@ -160,7 +160,7 @@ class LostExpertsTest(TransformersTest):
         self.cairn("convert", "kempnerforge", "part", "--to", "safetensors", "--allow", "experts", says=f"hold {EXPERTS // 2} experts")
         self.refused(f"this file holds {EXPERTS // 2} of {EXPERTS} experts", "unirl", "--config", self.source)
 
-    def test_experts_lost_beside_something_that_keeps_the_model_from_being_read(self):
+    def test_lost_experts_are_named_if_the_model_cannot_be_read(self):
         """A check that cannot be made in one way is made in another: experts are counted by the names in the files, if the family's
         reader refuses the model."""
         lost, one = lost_experts.verl_2086(self.weights), {"weight": torch.ones(1, 32)}
@@ -184,7 +184,7 @@ class LostExpertsTest(TransformersTest):
         dcp.save({"model": lost | {"value_head.weight": one["weight"]}}, checkpoint_id=self.dir / "head", no_dist=True)
         self.refused(says, "head", "--config", self.source)
 
-    def test_what_could_not_be_checked_is_repeated(self):
+    def test_a_check_that_was_not_possible_is_repeated(self):
         critic = self.release(self.weights | {"value_head.weight": torch.ones(1, 32)})
         self.cairn("seal", critic, "--settle", 0, says=["not checked: ", "value_head.weight", "--allow unchecked accepts that"])
         moved = critic.rename(self.dir / "moved")

@@ -426,7 +426,7 @@ class OtherValuesTest(Case):
             self.strip_file("among.pt", "--allow", name)
 
     # A file of a training that is not a model is good if its bytes are as they were written; only damage has status 1.
-    def test_files_without_weights_are_checked_as_what_they_are(self):
+    def test_files_without_weights_are_checked_by_their_own_form(self):
         model = torch.nn.Linear(8, 8)
         adam, adafactor = torch.optim.AdamW(model.parameters()), torch.optim.Adafactor(model.parameters())
         fresh = adam.state_dict()
@@ -443,7 +443,7 @@ class OtherValuesTest(Case):
             "train_dataloader.pt": {"_snapshot": {"_snapshot_step": 3}, "_steps_since_snapshot": 0, "_iterator_finished": False},
             "sampler.pt": {"indices": np.arange(40), "epoch": 2}, "number.pt": 3}
         holds = {"adam.pt": adam.state_dict(), "adafactor.bin": adafactor.state_dict(), "order.pt": {"order": torch.arange(9), "position": 3}}
-        for _ in range(2):  # beside a config.json, then alone
+        for _ in range(2):  # next to a config.json, then without one
             for name, value in (without | holds).items():
                 for zip_file in (True, False):
                     torch.save(value, self.path(name), _use_new_zipfile_serialization=zip_file)
@@ -459,7 +459,7 @@ class OtherValuesTest(Case):
         for damaged in (whole[:-40], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:]):
             pathlib.Path(self.path("rng_state_0.pth")).write_bytes(damaged)
             cairn("verify", self.path("rng_state_0.pth"), status=1)
-        # What may hold weights in a form that is not read is no such file; nor is a program.
+        # A file that may hold weights in a form that is not read is refused; so is a program.
         torch.save({"w": torch.eye(3).to_sparse()}, self.path("sparse.pt"))
         self.assertIn("leaves it out", cairn("verify", self.path("sparse.pt"), status=2).stderr)
         torch.jit.save(torch.jit.script(model), self.path("program.pt"))

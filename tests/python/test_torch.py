@@ -764,7 +764,7 @@ class RoundTripTest(ProcessTest):
         self.assertTrue(torch.equal(into["m"]["b"], torch.ones(5, dtype=torch.bfloat16)))
         self.assertEqual(into["m"]["new"], 0)
 
-    def test_a_load_that_is_not_strict_names_what_is_on_one_side_only(self):
+    def test_a_load_that_is_not_strict_names_the_keys_of_one_side_only(self):
         """The kind: values that keep what they had are named, as by torch's own load_state_dict, whatever made the two sides differ."""
         part = lambda *sizes: torch.nn.Sequential(*(torch.nn.Linear(2, size) for size in sizes))
         for old, new in [

@@ -51,7 +51,7 @@ class ExpertValues {
 
  private:
   ExpertPart* PartOf(uint32_t tensor, const ExpertTensor& place);
-  ExpertPart* RouterOf(uint32_t tensor);  // null: it is none
+  ExpertPart* RouterOf(uint32_t tensor);  // null: it is not a router
   void Begin(uint32_t tensor);
 
   const std::vector<TensorEntry>& tensors_;

@@ -168,7 +168,7 @@ Result<std::shared_ptr<const DeletionProof>> RemovalProofs::For(const std::strin
   auto tree = std::make_shared<InsistedTree>(path);
   if (!link) CAIRN_RETURN_IF_ERROR(tree->Check(fs_));
   if (insists_.tree || link) return Proof(std::move(tree));
-  return Stays(path, "it cannot be told whether it holds the newest step of a run; --delete-tree removes it");
+  return Stays(path, "nothing shows whether it holds the newest step of a run; --delete-tree removes it");
 }
 
 Result<std::shared_ptr<const DeletionProof>> RemovalProofs::ForForeign(const std::string& path) {

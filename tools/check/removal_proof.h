@@ -24,7 +24,7 @@ namespace cairn {
 // What the user insists on.
 struct Insistence {
   bool newest = false;  // the newest step of a run goes, too
-  bool tree = false;    // so does a directory of which it cannot be told whether it holds a run
+  bool tree = false;    // so does a directory that may hold a run, as far as Cairn knows
 };
 
 class RemovalProofs {

@@ -99,7 +99,7 @@ void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepLis
   }
 }
 
-// Tags that cannot be read are no reason to list nothing.
+// If tags cannot be read, the steps are listed all the same.
 void AddTags(FileSystem& fs, const std::string& run_dir, RunListing& run) {
   const Result<std::vector<StepTag>> tags = ReadTags(fs, run_dir);
   if (!tags.ok()) return;

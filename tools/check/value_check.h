@@ -12,7 +12,7 @@ struct ExpertCensus;
 
 struct ValueReport : VerifyReport {
   std::vector<std::string> notes;  // that do not fail the check
-  // Lost experts (expert_verdict.h). They are no facts about bytes, so no record of the step has them.
+  // Lost experts (expert_verdict.h). They are not facts about bytes, so no record of the step has them.
   std::vector<Problem> experts;
 };
 

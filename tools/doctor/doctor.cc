@@ -40,7 +40,7 @@ constexpr struct {
 constexpr std::string_view kTeamLock = "lock", kLocksRow = "locks";
 
 // The directory of the probes. Errors: also if there is no room for their files; a probe that failed for want
-// of room would say nothing about its own question.
+// of room would not answer its own question.
 Result<PartialDir> MakeProbe(FileSystem& fs, const std::string& path) {
   const MarkedContents contents = ProbeFiles();
   CAIRN_ASSIGN_OR_RETURN(PartialDir made, PartialDir::Make(fs, path, contents));

@@ -32,7 +32,7 @@ struct BlockScaled {
   uint64_t block_rows = 1, block_columns = 1;
 };
 
-// The method by which weights are quantized, if it is none of those above: "gptq"; else empty. Its tensors
+// The method by which weights are quantized, if it is not one of those above: "gptq"; else empty. Its tensors
 // can be copied, but not cast. config.json names it (`quantization`, or null), or the tensors show it:
 // weights of integers, and FP8 with scales of other names or types.
 std::string UnreadMethod(const TensorTable& tensors, const nlohmann::json& quantization);

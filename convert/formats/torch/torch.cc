@@ -17,7 +17,7 @@ namespace {
 
 using Paths = std::vector<std::string>;
 
-// Of values; more than any file needs that does not share its parts endlessly.
+// A number of values; more than any file needs that does not share its parts endlessly.
 constexpr uint64_t kMostVisits = 16 << 20;
 
 // How far a training was; known by these names at the top.

@@ -119,20 +119,20 @@ def load(
     path: Path,
     *,
     allow_pickle: bool = ...,
-    strict: Literal[True] = ...,
+    strict: Literal[False],
     cast: bool = ...,
     experts: Optional[Experts] = ...,
-) -> int: ...
+) -> Loaded: ...
 @overload
 def load(
     state_dict: dict,
     path: Path,
     *,
     allow_pickle: bool = ...,
-    strict: bool,
+    strict: bool = ...,
     cast: bool = ...,
     experts: Optional[Experts] = ...,
-) -> Loaded: ...
+) -> int: ...
 def load(
     state_dict: dict,
     path: Path,

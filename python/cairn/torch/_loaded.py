@@ -19,7 +19,7 @@ class Loaded(int):
         return loaded
 
     def __reduce__(self) -> tuple:
-        return int, (int(self),)  # a copy is the number alone
+        return int, (int(self),)  # a copy is only the number
 
     @property
     def step(self) -> int:

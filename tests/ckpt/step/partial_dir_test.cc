@@ -170,7 +170,7 @@ class MarkTest : public PartialDirTest {
   }
 };
 
-TEST_F(MarkTest, BesideAFinalNameItCountsOnlyForARunDirectoryAndListsNoFiles) {
+TEST_F(MarkTest, NextToAFinalNameItCountsOnlyForARunDirectoryAndListsNoFiles) {
   Put("out");
   for (const MarkedContents& contents :
        {kFiles, MarkedContents{.step = true}, MarkedContents{.run = true, .files = {"made"}},

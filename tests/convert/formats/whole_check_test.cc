@@ -1,5 +1,5 @@
 // The kind: a model that lacks a parameter altogether, half of a moment under the name of the whole, and an
-// optimizer whose reader does not know its form all cover every element of what is there once, and passed.
+// optimizer whose reader does not know its form all cover every element of the files once, and passed.
 #include "convert/formats/whole_check.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ TEST(WholeCheckTest, EachRelaxationIsAFlag) {
   EXPECT_EQ(Error(info, whole, {"optimizer"}), "");
 }
 
-TEST(WholeCheckTest, WhatTheHistoryAllowsIsNotMissing) {
+TEST(WholeCheckTest, APartThatTheHistoryAllowsIsNotMissing) {
   ModelShape shape{.layers = 1, .hidden = 8, .heads = 2, .vocab = 16, .positions = 4};
   Manifest manifest{.model = {{"num_layers", 1},
                               {"hidden_size", 8},

@@ -189,7 +189,7 @@ TEST_F(SearchTest, CheckpointsAre14BytesAParameter) {
   EXPECT_NEAR(cost.save_seconds, cost.bytes / (48 * 1.9e9), 1e-6);
 }
 
-TEST_F(SearchTest, AllCheckpointsAreThoseOfTheSavesAndRetentionKeepsTwoAtLeast) {
+TEST_F(SearchTest, EverySaveMakesACheckpointAndRetentionKeepsTwoAtLeast) {
   const CheckpointCost one{.bytes = 10e9, .files = 18, .save_seconds = 30, .archive_inodes = 2};
   const auto kept = [&](int64_t keep_last) { return StorageOf(1005, one, 100, keep_last); };
   EXPECT_EQ(kept(0).saves, 11);  // the last one at the end

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/nonce.h"
 #include "ckpt/io/mount_points.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/bundle.h"
@@ -14,7 +15,6 @@ namespace {
 constexpr std::string_view kDeletingSuffix = ".deleting";
 constexpr std::string_view kOldStagingPrefix = ".staging-";  // an earlier Cairn's, without a mark
 constexpr std::string_view kStatusPrefix = "status.json.";
-constexpr size_t kNonceDigits = 8;
 
 bool IsNonce(std::string_view text) { return text.size() == kNonceDigits && IsHex(text); }
 
