@@ -14,6 +14,7 @@
 #include "ckpt/model/layout.h"
 #include "convert/formats/hugging_face/weight_files.h"
 #include "convert/formats/systems.h"
+#include "convert/formats/torch/torch.h"
 #include "convert/formats/whole_check.h"
 
 namespace cairn {
@@ -148,12 +149,6 @@ Result<Recognised> RecogniseAt(FileSystem& fs, const std::string& path, std::spa
   return recognised;
 }
 
-// False if it is a file of torch.save that has values but no tensor: the state of a data loader, say.
-bool HoldsTensors(FileSystem& fs, const Recognised& found) {
-  ReaderOptions options;
-  return found.system->open(fs, found.path, options).status().kind() != StatusKind::kNotFound;
-}
-
 // The directories and files of weights in `path` that one of `systems` recognises.
 std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
                                     std::span<const System> systems) {
@@ -167,7 +162,7 @@ std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
     Result<Recognised> there = RecogniseAt(fs, below, systems);
     if (there.ok() && there->system) found.push_back(*std::move(there));
   }
-  if (found.size() == 1 && found[0].path.ends_with(".pt") && !HoldsTensors(fs, found[0])) found.clear();
+  if (found.size() == 1 && IsWithoutWeights(fs, found[0].path)) found.clear();
   return found;
 }
 

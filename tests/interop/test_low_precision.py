@@ -456,7 +456,7 @@ class QuantizeTest(LowPrecisionTest):
 
 
 class Mxfp4Test(LowPrecisionTest):
-    def release(self):
+    def release(self, largest=False):
         """A model whose experts are random bytes, with scales at both ends, and its tensors in fp32."""
         source = self.save("bf16", make_mixture(MODELS["gpt_oss"], torch.bfloat16))
         self.config = json.loads((source / "config.json").read_text())
@@ -468,7 +468,8 @@ class Mxfp4Test(LowPrecisionTest):
                 blocks = torch.randint(256, (experts, outer, inner // 32, 16), generator=generator, dtype=torch.uint8)
                 scales = torch.randint(110, 130, blocks.shape[:3], generator=generator, dtype=torch.uint8)
                 scales[0, 0, 0], scales[-1, -1, -1] = 0, 1
-                scales[0, 1, 0], blocks[0, 1, 0], blocks[0, 1, 0, 0] = 255, 0x91, 0x80  # 0.5 and -0.5, 0 and -0 times 2^128
+                if largest:
+                    scales[0, 1, 0], blocks[0, 1, 0], blocks[0, 1, 0, 0] = 255, 0x91, 0x80  # 0.5 and -0.5, 0 and -0 times 2^128
                 weights |= {name + "_blocks": blocks, name + "_scales": scales}
                 wanted[name] = convert_moe_packed_tensors(blocks, scales).float()
                 self.assertEqual(wanted[name].shape, tensor.shape)
@@ -480,6 +481,12 @@ class Mxfp4Test(LowPrecisionTest):
         weights, wanted = self.release()
         source = self.write("source", weights, self.config, quantization_config=MXFP4 | {"modules_to_not_convert": ["lm_head"]})
         self.check_conversions(source, wanted, "6 mxfp4 weights are read as")
+
+    def test_the_largest_scale_is_transformers(self):
+        weights, wanted = self.release(largest=True)
+        source = self.write("source", weights, self.config, quantization_config=MXFP4 | {"modules_to_not_convert": ["lm_head"]})
+        self.cairn("convert", source, "whole", "--to", "hf", "--dtype", "fp32")
+        self.check_tensors("whole", wanted)
 
     def test_floats_under_the_names_of_blocks(self):
         """As torchtitan saves a model in the form of a release: [experts, out, in]."""

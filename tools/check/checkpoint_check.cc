@@ -295,8 +295,7 @@ class Checker {
   bool TellWithoutWeights(const std::string& path) {
     FileSystem& fs = FileSystem::Posix();
     const std::string directory = ParentDir(path), name(LastName(path));
-    const Result<TorchFile> file = TorchFile::Open(fs, directory, name);
-    if (!file.ok() || HoldsWeights(*file)) return false;
+    if (!IsWithoutWeights(fs, path)) return false;
     const FileSums sums = FindZips(fs, directory, {name});
     Tell({CheckFileSums(fs, directory, sums), path,
           fmt::format("the pickle of a file without weights{}",

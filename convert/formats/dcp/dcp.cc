@@ -45,11 +45,13 @@ class DcpReader {
   Result<std::unique_ptr<ForeignSource>> Open() {
     items_.ReadAhead(index_);
     CAIRN_RETURN_IF_ERROR(ReadOwn());
-    std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index_), optimizers_);
-    std::vector<DcpName> names = NamesOf(index_);
-    std::erase_if(names, [&](const DcpName& tensor) { return IsAllowed(options_, tensor.name); });
-    unread_ = UnreadDcpOptimizers(names, places, optimizers_);
+    const std::vector<DcpName> names = NamesOf(index_);
+    std::vector<DcpPlace> places = PlaceDcpTensors(names, optimizers_);
     TakeOwnNames(places);
+    std::vector<DcpName> states;  // a weight's name may look like one
+    for (size_t i = 0; i < places.size(); ++i)
+      if (places[i].role != Role::kWeight && !IsAllowed(options_, names[i].name)) states.push_back(names[i]);
+    unread_ = UnreadDcpOptimizers(states, places, optimizers_);
     const bool part = HasUnreadState(places, [&](size_t i) { return index_.tensors[i].shape; });
     leave_optimizer_ = (!unread_.empty() || part) && IsAllowed(options_, "optimizer");
     const bool kept = options_.keep_unread && options_.config.empty();  // under its own names

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <set>
 
+#include "ckpt/base/canonical_path.h"
 #include "convert/foreign/stored_builder.h"
 #include "convert/stream/decode_values.h"
 #include "convert/torch/tensor_walk.h"
+#include "convert/torch/torch_file.h"
 
 namespace cairn {
 namespace {
@@ -184,8 +186,6 @@ class TorchReader {
   Manifest manifest_;
 };
 
-}  // namespace
-
 // Random states are bytes, and what a scaler or a schedule keeps are numbers.
 bool HoldsWeights(const TorchFile& file) {
   std::set<std::string> optimizers;
@@ -205,6 +205,8 @@ bool HoldsWeights(const TorchFile& file) {
   return !ForEachTensor(file.root(), look, pass_over).ok() || found;
 }
 
+}  // namespace
+
 bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
 
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
@@ -219,6 +221,11 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
   if (builder.catalog.tensors.empty())
     return NotSupported("{}: it does not contain tensors; cairn inspect {} shows what it holds", path, path);
   return builder.Open(fs, directory, *std::move(manifest));
+}
+
+bool IsWithoutWeights(FileSystem& fs, const std::string& path) {
+  const Result<TorchFile> file = TorchFile::Open(fs, ParentDir(path), std::string(LastName(path)));
+  return file.ok() && !HoldsWeights(*file);
 }
 
 }  // namespace cairn

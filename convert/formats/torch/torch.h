@@ -5,7 +5,6 @@
 #pragma once
 
 #include "convert/foreign/open_options.h"
-#include "convert/torch/torch_file.h"
 
 namespace cairn {
 
@@ -13,7 +12,8 @@ bool MatchesTorch(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
                                                  ReaderOptions& options);
 
-// False of a training's values alone: an optimizer's state, a schedule, random states, arguments.
-bool HoldsWeights(const TorchFile& file);
+// True if the file is one of torch.save that has only a training's other values: an optimizer's state, a
+// schedule, random states, arguments.
+bool IsWithoutWeights(FileSystem& fs, const std::string& path);
 
 }  // namespace cairn
