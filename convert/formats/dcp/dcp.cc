@@ -48,9 +48,14 @@ class DcpReader {
     const std::vector<DcpName> names = NamesOf(index_);
     std::vector<DcpPlace> places = PlaceDcpTensors(names, optimizers_);
     TakeOwnNames(places);
-    std::vector<DcpName> states;  // a weight's name may look like one
+    // Our own writer's other names may look like states, too; those of an optimizer have its groups.
+    const auto may_be_state = [&](size_t i) {
+      return places[i].role != Role::kWeight && !IsAllowed(options_, names[i].name) &&
+             (!IsOwnOther(names[i].name) || IsOfDcpOptimizers(names[i].name, optimizers_));
+    };
+    std::vector<DcpName> states;
     for (size_t i = 0; i < places.size(); ++i)
-      if (places[i].role != Role::kWeight && !IsAllowed(options_, names[i].name)) states.push_back(names[i]);
+      if (may_be_state(i)) states.push_back(names[i]);
     unread_ = UnreadDcpOptimizers(states, places, optimizers_);
     const bool part = HasUnreadState(places, [&](size_t i) { return index_.tensors[i].shape; });
     leave_optimizer_ = (!unread_.empty() || part) && IsAllowed(options_, "optimizer");

@@ -106,7 +106,8 @@ class UniversalOpener {
     const std::string name = "zero/optimizer_state.pt";
     if (!fs_.Stat(JoinPath(directory_, name)).ok()) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, name));
-    builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), "optimizer_state");
+    // A copy of one rank's part of the states that the files of the parameters hold.
+    builder_.account.LeaveBelow(Fate::kReplica, file, file.root(), "optimizer_state");
     const PyValue& root = file.root();
     const PyValue* base = Find(root, "optimizer_state_dict");
     const PyValue* groups = Find(root, "param_groups");
