@@ -151,14 +151,14 @@ Result<std::string> WhyNotWhole(FileSystem& fs, const ForeignStep& step, SealDep
   if (!seal.ok()) return seal.status().message();
   if (!seal->problems.empty())
     return fmt::format("{}: sealed with --anyway, in spite of: {}", step.path, seal->problems.front());
-  for (const std::string& untold : UncheckedIn(*seal, {}))
-    tell("note: not checked when it was sealed: " + untold);
   const SealReport report = CheckSeal(fs, step.path, *seal, depth, jobs);
   for (const Problem& problem : report.problems) {
     if (std::ranges::find(report.added, problem.file) == report.added.end()) return ToString(problem);
     tell("note: " + ToString(problem));
   }
   CAIRN_RETURN_IF_ERROR(report.trouble);
+  for (const std::string& untold : UncheckedIn(*seal, {}))
+    tell("note: not checked when it was sealed: " + untold);
   return std::string();
 }
 

@@ -108,7 +108,7 @@ TEST_F(CheckpointCheckTest, ChecksAnotherSystemsFilesByTheirChecksumsOrTheirSeal
   Check(step, {.open = {}, .sample = SampleSize{}});
   EXPECT_EQ(status_.kind(), StatusKind::kNotSupported);
   ASSERT_TRUE(SealForeignStep(FileSystem::Posix(), {step, 20}, {.open = {}, .quiet_seconds = 0}).ok());
-  EXPECT_EQ(CheckOne(step).what, "every byte against the seal");
+  EXPECT_EQ(CheckOne(step).what, "every byte against the seal; --values reads the values, too");
   const std::string file = Largest(step);
   FlipByte(file, std::filesystem::file_size(file) / 2);
   const CheckpointReport damaged = CheckOne(step);
