@@ -41,7 +41,7 @@ std::set<std::string> KindsOfState(const std::vector<StepFile>& files) {
 }
 
 // The roles of its tensors; none if no format reads it.
-std::set<Role> RolesOf(FileSystem& fs, const std::string& directory) {
+std::set<Role> RolesInFiles(FileSystem& fs, const std::string& directory) {
   std::set<Role> roles;
   if (const auto source = OpenForeign(fs, directory); source.ok())
     for (const TensorEntry& tensor : (*source)->catalog().tensors) roles.insert(tensor.role);
@@ -55,7 +55,7 @@ Status CheckHoldsAsMuch(FileSystem& fs, const std::string& step, const std::stri
   const std::set<std::string> kinds = KindsOfState(files), later_kinds = KindsOfState(later_files);
   for (const std::string& kind : kinds)
     if (!later_kinds.contains(kind)) return NotFound("{} has no {}", later, kind);
-  const std::set<Role> roles = RolesOf(fs, step), later_roles = RolesOf(fs, later);
+  const std::set<Role> roles = RolesInFiles(fs, step), later_roles = RolesInFiles(fs, later);
   for (const Role role : roles)
     if (!later_roles.contains(role)) return NotFound("{} has no tensors of the kind {}", later, Name(role));
   return OkStatus();
