@@ -78,6 +78,7 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::
                          weights ? OpenWeights(flags.source, open, cast) : OpenAnyCkpt(flags.source, open));
   CAIRN_RETURN_IF_ERROR(CheckExperts(opened.source(), flags.open.allow));
   ReaderOptions used{open, {}};
+  if (weights) used.allow.emplace_back("optimizer");  // OpenWeights() has decided, and said so
   CAIRN_RETURN_IF_ERROR(CheckWhole(opened.source(), used));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.writer.max_memory, flags.json));
