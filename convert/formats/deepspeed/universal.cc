@@ -35,6 +35,13 @@ std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>
   return found;
 }
 
+// True for a tensor of zero/optimizer_state.pt that is one rank's part of the states that the files of the
+// parameters hold: a role's, or a flat group of ZeRO-3.
+bool IsPartOfStates(const std::string& key) {
+  const auto role = ParseRole(std::string_view(key).substr(key.rfind('.') + 1));
+  return (role && IsOptimizerState(*role)) || key.find("fp32_flat_groups.") != key.npos;
+}
+
 class UniversalOpener {
  public:
   UniversalOpener(FileSystem& fs, std::string directory, ReaderOptions& options)
@@ -106,9 +113,18 @@ class UniversalOpener {
     const std::string name = "zero/optimizer_state.pt";
     if (!fs_.Stat(JoinPath(directory_, name)).ok()) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, name));
-    // A copy of one rank's part of the states that the files of the parameters hold.
-    builder_.account.LeaveBelow(Fate::kReplica, file, file.root(), "optimizer_state");
     const PyValue& root = file.root();
+    CAIRN_RETURN_IF_ERROR(ForEachTensor(
+        root,
+        [&](const std::string& key, const TensorRef& tensor) {
+          builder_.account.Leave(IsPartOfStates(key) ? Fate::kReplica : Fate::kTrainingState, file, tensor,
+                                 "optimizer_state." + key);
+          return OkStatus();
+        },
+        [&](const std::string& key, const PyValue& value, const Status&) {
+          builder_.account.LeaveBelow(Fate::kTrainingState, file, value, "optimizer_state." + key);
+          return OkStatus();
+        }));
     const PyValue* base = Find(root, "optimizer_state_dict");
     const PyValue* groups = Find(root, "param_groups");
     if (auto plain = ParamGroupsOf(groups || !base ? groups : Find(*base, "param_groups")); !plain.empty())
