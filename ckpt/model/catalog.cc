@@ -128,6 +128,12 @@ uint64_t TensorTable::bytes() const {
   return sum;
 }
 
+std::set<Role> TensorTable::Roles() const {
+  std::set<Role> roles;
+  for (const TensorEntry& tensor : tensors) roles.insert(tensor.role);
+  return roles;
+}
+
 std::pair<size_t, size_t> Catalog::PiecesOfTensor(uint32_t tensor) const {
   // Not equal_range(): clang 14 cannot compile the subrange that libstdc++ 12 returns.
   const auto first = std::ranges::lower_bound(pieces, tensor, {}, &Piece::tensor);

@@ -5,6 +5,7 @@
 // Encoded form: FORMAT.md, "Catalog".
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,7 @@ struct TensorTable {
   uint64_t bytes() const;  // of all tensors, each once
   // The distinct parameters in order of first appearance: the input of placement.h. Opaque ones are left out.
   std::vector<ParameterSpec> Parameters() const;
+  std::set<Role> Roles() const;
 };
 
 struct Catalog : TensorTable {

@@ -63,12 +63,17 @@ std::vector<std::string> MissingParameters(const TensorTable& table, const Manif
   return missing;
 }
 
-Status CheckWhole(const CheckpointSource& source, ReaderOptions& options) {
+Status CheckParameters(const CheckpointSource& source, ReaderOptions& options) {
   std::vector<std::string> missing = MissingParameters(source.catalog(), source.manifest());
   std::erase_if(missing, [&](const std::string& name) { return IsAllowed(options, name); });
   if (!missing.empty())
     return NotFound("{}: its model has parameters that are missing: {}; --allow GLOB takes it without them",
                     source.name(), ShortList(missing));
+  return OkStatus();
+}
+
+Status CheckWhole(const CheckpointSource& source, ReaderOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckParameters(source, options));
   if (const std::string part = FirstPartOfState(source.catalog()); !part.empty())
     return Corrupt("{}: {}; --allow optimizer takes the weights without the optimizer's state", source.name(),
                    part);

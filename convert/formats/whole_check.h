@@ -17,8 +17,12 @@ namespace cairn {
 // say which it has. Those that the history says were allowed to be missing are not listed.
 std::vector<std::string> MissingParameters(const TensorTable& table, const Manifest& manifest);
 
-// Checks all three. Missing parameters that `options` allow go into allowed_names. Errors: NotFound, Corrupt
-// and NotSupported naming the tensors and the flag.
+// Missing parameters that `options` allow go into allowed_names. Errors: NotFound naming the others and the
+// flag.
+Status CheckParameters(const CheckpointSource& source, ReaderOptions& options);
+
+// Checks all three. Errors: those of CheckParameters; Corrupt and NotSupported naming the states and the
+// flag.
 Status CheckWhole(const CheckpointSource& source, ReaderOptions& options);
 
 }  // namespace cairn

@@ -40,12 +40,10 @@ std::set<std::string> KindsOfState(const std::vector<StepFile>& files) {
   return kinds;
 }
 
-// The roles of its tensors; none if no format reads it.
+// Of its tensors; none if no format reads it.
 std::set<Role> RolesInFiles(FileSystem& fs, const std::string& directory) {
-  std::set<Role> roles;
-  if (const auto source = OpenForeign(fs, directory); source.ok())
-    for (const TensorEntry& tensor : (*source)->catalog().tensors) roles.insert(tensor.role);
-  return roles;
+  const auto source = OpenForeign(fs, directory);
+  return source.ok() ? (*source)->catalog().Roles() : std::set<Role>();
 }
 
 // A training that resumes from `later` misses nothing that `step` has.

@@ -20,9 +20,7 @@ namespace {
 
 Result<std::set<Role>> RolesOf(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
-  std::set<Role> roles;
-  for (const TensorEntry& tensor : step->catalog().tensors) roles.insert(tensor.role);
-  return roles;
+  return step->catalog().Roles();
 }
 
 // Checks the steps that may stay.

@@ -77,9 +77,9 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
                          weights ? OpenWeights(flags.source, open, cast) : OpenAnyCkpt(flags.source, open));
   CAIRN_RETURN_IF_ERROR(CheckExperts(opened.source(), flags.open.allow));
-  ReaderOptions used{open, {}};
-  if (weights) used.allow.emplace_back("optimizer");  // OpenWeights() has decided, and said so
-  CAIRN_RETURN_IF_ERROR(CheckWhole(opened.source(), used));
+  if (ReaderOptions used{open, {}}; !opened.system)  // a reader of another checked it
+    CAIRN_RETURN_IF_ERROR(weights ? CheckParameters(opened.source(), used)
+                                  : CheckWhole(opened.source(), used));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.writer.max_memory, flags.json));
   else if (opened.foreign && flags.checks.skip_sums)
