@@ -74,17 +74,20 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   return directories;
 }
 
-// The checkpoints at `path` if another system may have written it: itself, or all steps or the newest step of
-// a run. The run's tracker names the newest step, but a seal is stronger. A directory with steps of Cairn is
-// a run of Cairn, whatever else it contains.
-std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, bool all) {
+// The checkpoints at `path` if another system may have written it: itself, or all finished steps or the
+// newest finished step of a run. The run's tracker names the newest step, but a seal is stronger. A directory
+// with steps of Cairn is a run of Cairn, whatever else it contains. Errors: NotFound if none is.
+Result<std::vector<std::string>> CheckpointsAt(FileSystem& fs, const std::string& path, bool all,
+                                               std::vector<std::string>& notes) {
   const auto native = ListSteps(fs, path);
-  if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return {path};
-  const std::vector<ForeignStep> steps = ListRunSteps(fs, path);
-  const std::string& newest = steps.back().path;
-  if (!all) return {HasSeal(fs, newest) || !IsForeign(path) || !IsCheckpoint(fs, path) ? newest : path};
-  std::vector<std::string> checkpoints;
+  if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return std::vector{path};
+  if (!all && !HasSeal(fs, ListRunSteps(fs, path).back().path) && IsCheckpoint(fs, path))
+    return std::vector{path};
+  std::vector<std::string> passed_over, checkpoints;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, SavedSteps(fs, path, passed_over));
+  for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
   for (const ForeignStep& step : steps) checkpoints.push_back(step.path);
+  if (!all) checkpoints.erase(checkpoints.begin(), checkpoints.end() - 1);
   return checkpoints;
 }
 
@@ -117,6 +120,9 @@ class Checker {
         checked_(checked) {
     if (!checks_.structure && !checks_.hash && !checks_.values) checks_.structure = checks_.hash = true;
   }
+
+  // For the next report.
+  void Note(std::vector<std::string> notes) { notes_ = std::move(notes); }
 
   // Errors: those of CheckCheckpoints().
   Status CheckMember(const MemberName& name, const std::string& argument) {
@@ -341,7 +347,11 @@ Status CheckCheckpoints(const std::string& argument, const CheckpointChecks& che
   const MemberName name = SplitMemberName(fs, argument);
   if (!name.selector.empty()) return checker.CheckMember(name, argument);
   CAIRN_ASSIGN_OR_RETURN(const std::string checkpoint, StepPath(fs, argument));
-  for (const std::string& path : CheckpointsAt(fs, checkpoint, checks.all))
+  std::vector<std::string> notes;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints,
+                         CheckpointsAt(fs, checkpoint, checks.all, notes));
+  checker.Note(std::move(notes));
+  for (const std::string& path : checkpoints)
     CAIRN_RETURN_IF_ERROR(checker.CheckAny(fs, path, checks.all && path != checkpoint));
   return OkStatus();
 }

@@ -10,6 +10,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/glob.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/run/run_dir.h"
 #include "convert/formats/systems.h"
 #include "tools/archive/tar/record.h"
 #include "tools/seal/seal_record.h"
@@ -114,6 +115,18 @@ std::set<std::string> WaitingFolders(const StepNames& names, bool named, const s
   return waiting;
 }
 
+// A run in a directory that is neither a step nor a checkpoint; empty if it has none.
+std::string RunIn(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
+  if (names.size() > kMostUnnamed || IsCheckpoint(fs, directory)) return {};
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(directory, name);
+    const auto native = ListSteps(fs, path);
+    if ((native.ok() && !native->empty()) || (!IsForeignStep(fs, path) && !ListRunSteps(fs, path).empty()))
+      return path;
+  }
+  return {};
+}
+
 // Empty if the files that each system writes last exist.
 std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& files) {
   const auto named = ParseForeignStep(LastNameOf(step.path));
@@ -162,6 +175,30 @@ bool IsForeignStep(FileSystem& fs, const std::string& directory) {
          ListRunSteps(fs, directory).empty();
 }
 
+Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& directory,
+                                            std::vector<std::string>& passed_over) {
+  std::vector<ForeignStep> steps = ListRunSteps(fs, directory);
+  const size_t all = steps.size();
+  const int64_t newest = all == 0 ? 0 : *steps.back().step;
+  std::vector<std::string> unfinished;
+  for (; !steps.empty(); steps.pop_back()) {
+    const ForeignStep& step = steps.back();
+    const auto files = ListStepFiles(fs, step.path);
+    std::string why = files.ok() ? WhyUnfinished(fs, step, *files, /*strict=*/true, 0, 0)
+                                 : std::string(files.status().message());
+    if (why.empty() || HasSeal(fs, step.path)) break;
+    unfinished.push_back(std::move(why));
+    const auto tracker = TrackerOf(fs, step);
+    if (all == 1 || (tracker && tracker->step && *tracker->step >= *step.step)) break;
+  }
+  if (steps.empty())
+    return NotFound(
+        "{}: it is not known which of its {} steps is finished: {}; name one: cairn inspect {}@{}", directory,
+        all, unfinished.empty() ? "" : unfinished.front(), directory, newest);
+  passed_over.insert(passed_over.end(), unfinished.begin(), unfinished.end());
+  return steps;
+}
+
 Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(directory));
   if (!info.is_directory()) return NotSupported("{} is a file; name the directory that it is in", directory);
@@ -175,7 +212,10 @@ Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::str
       return InvalidArgument(
           "{}: {} and {} hold a checkpoint each, but Cairn does not know such steps; name one", directory,
           unknown.front(), unknown.back());
-    return std::vector{ForeignStep{directory, ForeignStepOf(fs, directory)}};
+    const auto step = ForeignStepOf(fs, directory);
+    if (const std::string run = step ? "" : RunIn(fs, directory, names); !run.empty())
+      return InvalidArgument("{}: {} is a run; a seal is for a step, so name the run", directory, run);
+    return std::vector{ForeignStep{directory, step}};
   }
   return ListRunSteps(fs, directory);
 }

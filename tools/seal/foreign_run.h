@@ -34,8 +34,14 @@ bool IsForeignStep(FileSystem& fs, const std::string& directory);
 // listed.
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory);
 
+// Those that a training has saved: all but the ones at the end that are being written. The only step counts
+// in any case, and so does one that the tracker names: if it is not whole, it was damaged. `passed_over` gets
+// why others are being written. Errors: NotFound with a reason if none is left.
+Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& directory,
+                                            std::vector<std::string>& passed_over);
+
 // The steps at `directory`: itself, or those in it by number. Errors: NotSupported for a step or a
-// run of Cairn; InvalidArgument for a run of unknown steps; NotFound.
+// run of Cairn; InvalidArgument for a run of unknown steps, and for a directory of runs; NotFound.
 Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory);
 
 // A file that is younger than `quiet_seconds` at `now`; null if there is none. A file further in the future

@@ -104,24 +104,15 @@ Result<std::string> StepToRead(FileSystem& fs, const std::string& path, Notes& n
   if (IsCheckpoint(fs, path) || HoldsSteps(fs, path) || IterationSavedByCairn(fs, path) != path ||
       IsForeignStep(fs, path))
     return path;
-  const std::vector<ForeignStep> steps = ListRunSteps(fs, path);
-  std::vector<std::string> unfinished;
-  for (const ForeignStep& step : steps | std::views::reverse) {
-    const auto files = ListStepFiles(fs, step.path);
-    const std::string why =
-        files.ok() ? WhyUnfinished(fs, step, *files, /*strict=*/true, 0, 0) : files.status().message();
-    if (!why.empty() && steps.size() > 1) {
-      unfinished.push_back(why);
-      continue;
-    }
-    for (const std::string& newer : unfinished) notes.push_back("passed over: " + newer);
-    notes.push_back(fmt::format("note: {} is read, the {} step in {}{}{}", step.path,
-                                steps.size() > 1 ? "newest finished" : "only", path, why.empty() ? "" : "; ",
-                                why));
-    return step.path;
-  }
-  return NotFound("{}: it is not known which of its {} steps is finished: {}; name one: cairn inspect {}@{}",
-                  path, steps.size(), unfinished.front(), path, *steps.back().step);
+  std::vector<std::string> passed_over;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> saved, SavedSteps(fs, path, passed_over));
+  const bool only = ListRunSteps(fs, path).size() == 1;
+  if (!only)
+    for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
+  notes.push_back(fmt::format(
+      "note: {} is read, the {} step in {}{}{}", saved.back().path, only ? "only" : "newest finished", path,
+      only && !passed_over.empty() ? "; " : "", only && !passed_over.empty() ? passed_over.front() : ""));
+  return saved.back().path;
 }
 
 Result<OpenedStep> OpenStepOf(const std::string& argument, Notes& notes) {

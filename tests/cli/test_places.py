@@ -1,0 +1,624 @@
+"""What a path means to each verb: the same trees are given to all verbs, and places.txt has their answers.
+
+`test_places.py --write` writes the table again. A line that changes is visible to users: say why in the changelog.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+from cairn_cli import CAIRN, MAKE_STEP, CliTest
+
+TABLE = pathlib.Path(__file__).with_name("places.txt")
+TREES: dict = {}  # by name: (how to make it in a directory, the argument that means it)
+SYSTEMS = {
+    "dcp": "dcp/step-4",
+    "megatron": "megatron",
+    "torch-dist": "torch_dist",
+    "megatron-deepspeed": "deepspeed",
+    "universal": "universal",
+    "hf": "hf",
+}
+
+
+def tree(argument="."):
+    """Registers a function that makes a tree; `argument` is what the verbs are given, from inside of it."""
+
+    def register(make):
+        TREES[make.__name__] = (make, argument)
+        return make
+
+    return register
+
+
+class Maker:
+    """Puts together a tree from the parts, which are made once."""
+
+    def __init__(self, parts, root):
+        self.parts, self.root = parts, root
+        self.last = []  # commands that run when all files look old
+
+    def put(self, part, at="."):
+        """A copy of a part; a directory's contents go into `at`."""
+        source, target = self.parts / part, self.root / at
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, target)
+        return target
+
+    def write(self, at, text):
+        path = self.root / at
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def cairn(self, *args):
+        subprocess.run([CAIRN, *map(str, args)], cwd=self.root, check=True, capture_output=True)
+
+
+# A run of Cairn
+
+
+@tree()
+def run(t):
+    t.put("run")
+
+
+@tree("step-00000004")
+def step(t):
+    t.put("run")
+
+
+@tree("step-00000004/")
+def step_with_a_slash(t):
+    t.put("run")
+
+
+@tree("../tree@4")
+def run_at_a_number(t):
+    t.put("run")
+
+
+@tree("../tree@9")
+def run_at_a_number_that_it_lacks(t):
+    t.put("run")
+
+
+@tree("../tree@best")
+def run_at_a_tag(t):
+    t.put("run")
+    t.cairn("tag", "step-00000004", "best")
+
+
+@tree()
+def run_of_a_damaged_newest_step(t):
+    t.put("run")
+    t.write("step-00000006/manifest.json", "{")
+
+
+@tree()
+def run_of_a_newest_step_without_manifest(t):
+    t.put("run")
+    (t.root / "step-00000006/manifest.json").unlink()
+
+
+@tree("step-00000006")
+def step_without_manifest(t):
+    t.put("run")
+    (t.root / "step-00000006/manifest.json").unlink()
+
+
+@tree()
+def run_with_a_partial_step(t):
+    t.put("run")
+    (t.root / "step-00000006").rename(t.root / "step-00000006.partial-0123456789abcdef")
+
+
+@tree()
+def run_without_a_finished_step(t):
+    t.put("run/step-00000006", "step-00000006.partial-0123456789abcdef")
+
+
+@tree()
+def run_with_a_superseded_step(t):
+    t.put("run")
+    (t.root / "step-00000006").rename(t.root / "step-00000006.superseded-0123456789abcdef")
+
+
+@tree()
+def run_without_steps(t):
+    t.write("latest", "step-00000006\n")
+
+
+@tree("best")
+def step_of_another_name(t):
+    t.put("run/step-00000004", "best")
+
+
+@tree("link")
+def link_to_a_run(t):
+    t.put("run", "there")
+    (t.root / "link").symlink_to("there")
+
+
+@tree()
+def directory_of_a_run(t):
+    t.put("run", "a")
+
+
+@tree()
+def directory_of_two_runs(t):
+    t.put("run", "a")
+    t.put("run", "b")
+
+
+@tree("new")
+def virtual_run(t):
+    t.put("run", "old")
+    t.cairn("reshape", "old@4", "new", "--virtual", "--tp", 2)
+
+
+@tree("old")
+def run_whose_step_is_held(t):
+    virtual_run(t)
+
+
+@tree()
+def run_that_went_back(t):
+    t.put("run")
+    subprocess.run([MAKE_STEP, t.root, "--step", "5", *SMALL], check=True)
+
+
+# Runs of the Trainer
+
+
+def trainer(t, last=True):
+    for number in (2, 4):
+        t.put("hf", f"checkpoint-{number}")
+        if number == 2 or last:
+            t.write(f"checkpoint-{number}/trainer_state.json", json.dumps({"global_step": number}))
+
+
+@tree()
+def trainer_run(t):
+    trainer(t)
+
+
+@tree("checkpoint-4")
+def trainer_step(t):
+    trainer(t)
+
+
+@tree("../tree@2")
+def trainer_run_at_a_number(t):
+    trainer(t)
+
+
+@tree()
+def trainer_run_that_is_writing(t):
+    trainer(t, last=False)
+
+
+@tree("checkpoint-4")
+def trainer_step_that_is_being_written(t):
+    trainer(t, last=False)
+
+
+@tree()
+def trainer_run_with_a_sealed_step(t):
+    trainer(t)
+    t.last.append(lambda: t.cairn("seal", "checkpoint-4", "--settle", 0))
+
+
+@tree()
+def trainer_run_that_changed_since_it_was_sealed(t):
+    trainer_run_with_a_sealed_step(t)
+    t.last.append(lambda: t.write("checkpoint-4/trainer_state.json", "{}"))
+
+
+@tree()
+def trainer_run_with_a_release_in_it(t):
+    trainer(t)
+    t.put("hf")
+
+
+@tree()
+def directory_of_trainer_runs(t):
+    for name in ("a", "b"):
+        trainer(Maker(t.parts, t.root / name))
+
+
+# Runs with a tracker
+
+
+def numbered(t, part, name, at, tracker, says):
+    for number in (2, 4):
+        t.put(part, at.format(number))
+    if says is not None:
+        t.write(tracker, says)
+
+
+def megatron(t, says):
+    numbered(t, "megatron/iter_0000004", "", "iter_000000{}", "latest_checkpointed_iteration.txt", says)
+
+
+@tree()
+def megatron_run(t):
+    megatron(t, "4")
+
+
+@tree()
+def megatron_run_that_is_writing(t):
+    megatron(t, "2")
+
+
+@tree()
+def megatron_run_whose_tracker_lies(t):
+    megatron(t, "8")
+
+
+@tree()
+def megatron_run_whose_tracker_is_garbage(t):
+    megatron(t, "\x00\x01")
+
+
+@tree()
+def megatron_run_without_tracker(t):
+    megatron(t, None)
+
+
+@tree("iter_0000002")
+def megatron_iteration(t):
+    megatron(t, "4")
+
+
+@tree("iter_0000004")
+def megatron_iteration_that_is_being_written(t):
+    megatron(t, "2")
+
+
+@tree()
+def torch_dist_run(t):
+    numbered(t, "torch_dist/iter_0000004", "", "iter_000000{}", "latest_checkpointed_iteration.txt", "4")
+
+
+@tree()
+def torch_dist_run_that_is_writing(t):
+    torch_dist_run(t)
+    (t.root / "iter_0000004/.metadata").unlink()
+
+
+def deepspeed(t, says):
+    numbered(t, "deepspeed/global_step4", "", "global_step{}", "latest", says)
+
+
+@tree()
+def deepspeed_run(t):
+    deepspeed(t, "global_step4")
+
+
+@tree()
+def deepspeed_run_that_is_writing(t):
+    deepspeed(t, "global_step2")
+
+
+@tree()
+def deepspeed_run_whose_latest_lies(t):
+    deepspeed(t, "global_step8")
+
+
+@tree()
+def deepspeed_run_without_latest(t):
+    deepspeed(t, None)
+
+
+@tree("global_step4")
+def deepspeed_step(t):
+    deepspeed(t, "global_step4")
+
+
+@tree()
+def deepspeed_in_a_trainer_run(t):
+    for number in (2, 4):
+        step = Maker(t.parts, t.root / f"checkpoint-{number}")
+        step.put("deepspeed/global_step4", f"global_step{number}")
+        step.write("latest", f"global_step{number}")
+        step.write("trainer_state.json", "{}")
+
+
+@tree()
+def universal(t):
+    t.put("universal")
+
+
+# torch.distributed.checkpoint and programs that use it
+
+
+@tree()
+def dcp_run(t):
+    for number in (2, 4):
+        t.put("dcp/step-4", f"step-{number}")
+
+
+@tree()
+def dcp_run_that_is_writing(t):
+    dcp_run(t)
+    (t.root / "step-4/.metadata").unlink()
+
+
+@tree("step-4")
+def dcp_step_that_is_being_written(t):
+    dcp_run_that_is_writing(t)
+
+
+@tree()
+def dcp(t):
+    t.put("dcp/step-4")
+
+
+@tree()
+def dcp_in_a_directory(t):
+    t.put("dcp/step-4", "model")
+
+
+@tree()
+def lightning_run(t):
+    for number in (2, 4):
+        t.put("dcp/step-4", f"epoch=0-step={number}.ckpt")
+
+
+@tree()
+def automodel_run(t):
+    for number in (2, 4):
+        t.put("hf", f"epoch_0_step_{number}/model/consolidated")
+        t.put("dcp/step-4", f"epoch_0_step_{number}/optim")
+    (t.root / "LATEST").symlink_to("epoch_0_step_4")
+
+
+@tree()
+def nemo_rl_run(t):
+    for number in (2, 4):
+        t.put("dcp/step-4", f"step_{number}/policy/weights")
+
+
+@tree()
+def verl_run(t):
+    for number in (2, 4):
+        t.put("torch_dist/iter_0000004", f"global_step_{number}/actor/dist_ckpt")
+    t.write("latest_checkpointed_iteration.txt", "4")
+
+
+@tree()
+def swift_run(t):
+    for number in (2, 4):
+        t.put("torch_dist/iter_0000004", f"checkpoint-{number}/iter_000000{number}")
+        t.write(f"checkpoint-{number}/latest_checkpointed_iteration.txt", str(number))
+
+
+@tree()
+def run_of_unknown_names(t):
+    for name in ("ckpt_a", "ckpt_b"):
+        t.put("dcp/step-4", name)
+
+
+@tree()
+def run_of_numbers(t):
+    for number in (2, 4):
+        t.put("dcp/step-4", str(number))
+
+
+# Weights, and files
+
+
+@tree()
+def release(t):
+    t.put("hf")
+
+
+@tree("model.safetensors")
+def file_of_safetensors(t):
+    t.put("hf/model.safetensors", "model.safetensors")
+
+
+@tree("model_optim_rng.pt")
+def file_of_torch_save(t):
+    t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", "model_optim_rng.pt")
+
+
+@tree("models--a--b")
+def hub_cache(t):
+    t.put("hf", "models--a--b/snapshots/0123456789abcdef")
+
+
+@tree()
+def two_releases(t):
+    t.put("hf", "a")
+    t.put("hf", "b")
+
+
+@tree()
+def two_trainings(t):
+    megatron(t, "4")
+    deepspeed(t, "global_step4")
+
+
+@tree()
+def run_of_cairn_with_a_step_of_the_trainer(t):
+    t.put("run")
+    t.put("hf", "checkpoint-8")
+    t.write("checkpoint-8/trainer_state.json", "{}")
+
+
+@tree()
+def empty(t):
+    pass
+
+
+@tree("nothing")
+def missing(t):
+    pass
+
+
+@tree()
+def notes(t):
+    t.write("notes.txt", "notes")
+
+
+@tree("notes.txt")
+def file_of_text(t):
+    t.write("notes.txt", "notes")
+
+
+@tree()
+def gguf(t):
+    t.write("model.gguf", "GGUF")
+
+
+@tree("a")
+def loop_of_links(t):
+    (t.root / "a").symlink_to("b")
+    (t.root / "b").symlink_to("a")
+
+
+# An archive
+
+
+def store(t):
+    t.put("run", "gpt")
+    trainer(Maker(t.parts, t.root / "hf"))
+    t.cairn("archive", "run", "gpt", "hf", "--store", "store")
+
+
+@tree("store")
+def archive(t):
+    store(t)
+
+
+@tree("store:gpt")
+def archived_run(t):
+    store(t)
+
+
+@tree("store:gpt@4")
+def member(t):
+    store(t)
+
+
+@tree("store:gpt@9")
+def member_that_is_not_there(t):
+    store(t)
+
+
+@tree("store:hf@4")
+def member_of_another_system(t):
+    store(t)
+
+
+SMALL = ["--layers", "1", "--hidden", "16", "--heads", "2", "--vocab", "32"]
+POLICY = 'store = "{}"\nruns = ["{}"]\n[[class]]\nkeep = "full"\nevery = 1\n'
+
+
+class PlacesTest(CliTest):
+    def make_parts(self):
+        parts = self.dir / "parts"
+        for number in (2, 4, 6):
+            subprocess.run([MAKE_STEP, parts / "run", "--step", str(number), *SMALL], check=True)
+        for system, at in SYSTEMS.items():
+            self.cairn("convert", parts / "run/step-00000004", parts / at, "--to", system)
+        nested = parts / "deepspeed/global_step4"
+        if not nested.exists():
+            raise RuntimeError(sorted((parts / "deepspeed").iterdir()))
+        return parts
+
+    def ask(self, root, *args):
+        """Exit status and the JSON of a verb."""
+        done = subprocess.run([CAIRN, *map(str, args), "--json"], cwd=root, capture_output=True, text=True)
+        try:
+            facts = json.loads(done.stdout)
+        except json.JSONDecodeError:
+            facts = None
+        return done.returncode, facts
+
+    def answers(self, root, argument):
+        """By verb: its exit status, if it is not 0, and the places that it takes for checkpoints."""
+
+        def at(path):
+            path = os.path.normpath(os.path.relpath(root / path, root)) if path else "?"
+            path = re.sub(r"\.[0-9a-f]{8}\.tar$", ".tar", path)  # of times and sizes
+            return re.sub(r"^\.\./tree/?", "", path) or "."
+
+        def line(code, places):
+            return " ".join([*([str(code)] if code else []), *places]) or "-"
+
+        def rows(answer, text):
+            code, facts = answer
+            return line(code, [text(row) for row in facts] if isinstance(facts, list) else [])
+
+        def listed(step):
+            return f"{at(step['directory'])}:{step['state'].replace(' ', '-')}"
+
+        def stored(row):
+            if "error" in row:
+                return f"{at(row.get('source', ''))}:error"
+            return f"{row['run'].replace('tree', '.')}@{row['step']}" + (":passed-over" if row["passed_over"] else "")
+
+        answers = {}
+        code, facts = self.ask(root, "inspect", argument)
+        answers["inspect"] = line(code, [at(facts.get("checkpoint") or facts["file"])] if code == 0 else [])
+        for name, flags in {"verify": [], "verify --all": ["--all"]}.items():
+            answers[name] = rows(self.ask(root, "verify", argument, *flags, "--no-record"), lambda row: at(row["checkpoint"]))
+        code, facts = self.ask(root, "ls", argument)
+        answers["ls"] = line(code, [listed(step) for run in facts for step in run["steps"]] if code == 0 else [])
+        answers["seal"] = rows(
+            self.ask(root, "seal", argument, "--dry-run", "--settle", 0),
+            lambda row: f"{at(row['checkpoint'])}:{row['state'].replace(' ', '-')}",
+        )
+        code, facts = self.ask(root, "seal", "--newest", argument)
+        answers["newest"] = line(code, [at(facts["checkpoint"])] if code == 0 and facts else [])
+        answers["archive"] = rows(
+            self.ask(root, "archive", "run", argument, "--store", "st", "--dry-run"),
+            stored,
+        )
+        (root / "policy.toml").write_text(POLICY.format(root / "st", root / argument))
+        code, facts = self.ask(root, "archive", "plan", "policy.toml")
+        entries = facts.get("entries", []) if facts else []
+        answers["policy"] = line(code, sorted(at(entry.get("source", "")) for entry in entries))
+        return answers
+
+    def table(self):
+        parts, lines = self.make_parts(), []
+        then = time.time() - 3600
+        for name, (make, argument) in TREES.items():
+            root = self.dir / name / "tree"
+            root.mkdir(parents=True)
+            maker = Maker(parts, root)
+            make(maker)
+            for path in root.rglob("*"):
+                os.utime(path, (then, then), follow_symlinks=False)
+            for command in maker.last:
+                command()
+            lines.append(f"{name.replace('_', ' ')} ({argument})")
+            lines += [f"  {verb:12} {answer}" for verb, answer in self.answers(root, argument).items()]
+            shutil.rmtree(root)
+        return "\n".join(lines) + "\n"
+
+    def test_every_verb_answers_as_the_table_says(self):
+        self.maxDiff = None
+        self.assertEqual(self.table(), TABLE.read_text())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        case = PlacesTest("test_every_verb_answers_as_the_table_says")
+        case.setUp()
+        TABLE.write_text(case.table())
+        case.doCleanups()
+    else:
+        unittest.main()
