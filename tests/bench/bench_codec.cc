@@ -43,16 +43,16 @@ Result<CodecSpeed> MeasureTensors(StepReader& step, const std::vector<uint32_t>&
 }  // namespace
 
 Result<CodecBench> MeasureCheckpointCodec(const BenchOptions& options, const std::string& checkpoint) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(checkpoint));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(checkpoint, {.format = "native"}));
   CodecBench bench;
-  const auto tensors = TensorsByClass(step.reader->catalog());
+  const auto tensors = TensorsByClass(opened.step.reader->catalog());
   for (const auto& [name, indices] : tensors) bench.classes.push_back({name});
   std::vector<Contender> contenders;
   for (CodecClass& each : bench.classes)
     contenders.push_back({each.name, [&](Samples& samples) -> Status {
                             CAIRN_ASSIGN_OR_RETURN(
                                 const CodecSpeed speed,
-                                MeasureTensors(*step.reader, tensors.at(each.name), options.bytes));
+                                MeasureTensors(*opened.step.reader, tensors.at(each.name), options.bytes));
                             each.bytes = speed.bytes;
                             each.stored_bytes = speed.stored_bytes;
                             bench.result.verified_bytes += speed.bytes;

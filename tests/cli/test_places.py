@@ -176,6 +176,29 @@ def run_that_went_back(t):
     subprocess.run([MAKE_STEP, t.root, "--step", "5", *SMALL], check=True)
 
 
+@tree()
+def run_with_a_release_in_it(t):
+    t.put("run")
+    t.put("hf")
+
+
+def iteration_of_cairn_megatron(t, number):
+    t.put("run/step-00000004", f"iter_000000{number}/step-00000004")
+    t.write(f"iter_000000{number}/metadata.json", json.dumps({"sharded_backend": "cairn", "sharded_backend_version": 1}))
+    t.write("latest_checkpointed_iteration.txt", str(number))
+
+
+@tree()
+def run_of_cairn_megatron(t):
+    for number in (2, 4):
+        iteration_of_cairn_megatron(t, number)
+
+
+@tree("iter_0000004")
+def iteration_of_cairn_in_megatron(t):
+    iteration_of_cairn_megatron(t, 4)
+
+
 # Runs of the Trainer
 
 

@@ -24,7 +24,6 @@
 #include "convert/formats/torch/torch.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/archive/store/restore.h"
-#include "tools/archive/store/source.h"
 #include "tools/archive/store/store.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
@@ -32,7 +31,7 @@
 #include "tools/check/value_check.h"
 #include "tools/check/verify_record.h"
 #include "tools/cli/progress.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/seal/place.h"
 #include "tools/seal/seal_check.h"
 #include "tools/source/open_ckpt.h"
 
@@ -53,18 +52,16 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
                      fmt::join(runs, " "));
 }
 
-// The steps of Cairn at `path`: itself, or all steps or the newest step of a run. Unlike elsewhere, a damaged
-// newest step is not skipped. Errors: NotFound if there is nothing to check.
-Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(FindStep(fs, path).directory));
-  if (!info.is_directory())
+// The steps of Cairn at a place: itself, or all steps or the newest step of a run. Unlike elsewhere, a
+// damaged newest step is not skipped. Errors: NotFound if there is nothing to check.
+Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const Place& place, bool all) {
+  const std::string& path = place.path;
+  if (place.kind == PlaceKind::kFile)
     return NotSupported("{} is a file; give a step directory or a run directory", path);
-  if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(LastName(path)))
-    return std::vector{path};
+  if (place.kind == PlaceKind::kStep || ParseStepDirName(LastName(path))) return std::vector{path};
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
   if (steps.empty()) {
-    const auto names = fs.List(path);
-    const Status why = names.ok() && IsOfCairn(*names) ? OkStatus() : Recognise(fs, path).status();
+    const Status why = place.native() ? OkStatus() : Recognise(fs, path).status();
     return NotFound("{}{}", why.ok() ? path + ": no committed step here" : why.message(),
                     RunsInside(fs, path));
   }
@@ -74,19 +71,22 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   return directories;
 }
 
-// The checkpoints at `path` if another system may have written it: itself, or all finished steps or the
-// newest finished step of a run. The run's tracker names the newest step, but a seal is stronger. A directory
-// with steps of Cairn is a run of Cairn, whatever else it contains. Errors: NotFound if none is.
-Result<std::vector<std::string>> CheckpointsAt(FileSystem& fs, const std::string& path, bool all,
-                                               std::vector<std::string>& notes) {
-  const auto native = ListSteps(fs, path);
-  if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return std::vector{path};
-  if (!all && !HasSeal(fs, ListRunSteps(fs, path).back().path) && IsCheckpoint(fs, path))
-    return std::vector{path};
-  std::vector<std::string> passed_over, checkpoints;
+// The checkpoints at a place: itself, or all saved steps or the newest of a run of another system. The run's
+// tracker names the newest step, but a seal is stronger. Errors: NotFound if no step is known to be finished.
+Result<std::vector<Place>> CheckpointsAt(FileSystem& fs, const Place& place, bool all,
+                                         std::vector<std::string>& notes) {
+  const std::string& path = place.path;
+  if (place.kind != PlaceKind::kForeignRun ||
+      (!all && !HasSeal(fs, ListRunSteps(fs, path).back().path) && IsCheckpoint(fs, path)))
+    return std::vector{place};
+  std::vector<std::string> passed_over;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, SavedSteps(fs, path, passed_over));
   for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
-  for (const ForeignStep& step : steps) checkpoints.push_back(step.path);
+  std::vector<Place> checkpoints;
+  for (const ForeignStep& step : steps) {
+    CAIRN_ASSIGN_OR_RETURN(Place one, PlaceAt(fs, step.path));
+    checkpoints.push_back(std::move(one));
+  }
   if (!all) checkpoints.erase(checkpoints.begin(), checkpoints.end() - 1);
   return checkpoints;
 }
@@ -141,16 +141,18 @@ class Checker {
   }
 
   // A checkpoint of any system, outside of archives. `of_run`: one of several.
-  Status CheckAny(FileSystem& fs, const std::string& path, bool of_run) {
+  Status CheckAny(FileSystem& fs, Place place, bool of_run) {
+    const std::string path = place.path;
     if (of_run && !HasSeal(fs, path)) notes_.push_back(path + " has no seal");
     if (HasSeal(fs, path)) {
       if (!asked_.values || asked_.structure || asked_.hash) CAIRN_RETURN_IF_ERROR(CheckSealed(fs, path));
       return asked_.values ? CheckForeign(path) : OkStatus();
     }
-    if (IsForeign(path) || !asked_.open.format.empty() || !asked_.open.config.empty())
+    place.path = IterationSavedByCairn(fs, path);
+    if ((place.path == path && IsForeign(fs, place)) || !asked_.open.format.empty() ||
+        !asked_.open.config.empty())
       return CheckForeign(path);
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
-                           StepsToCheck(fs, IterationSavedByCairn(fs, path), asked_.all));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps, StepsToCheck(fs, place, asked_.all));
     for (const std::string& step : steps) CheckNative(fs, step);
     return OkStatus();
   }
@@ -346,13 +348,12 @@ Status CheckCheckpoints(const std::string& argument, const CheckpointChecks& che
   Checker checker(checks, checked);
   const MemberName name = SplitMemberName(fs, argument);
   if (!name.selector.empty()) return checker.CheckMember(name, argument);
-  CAIRN_ASSIGN_OR_RETURN(const std::string checkpoint, StepPath(fs, argument));
+  CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
   std::vector<std::string> notes;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints,
-                         CheckpointsAt(fs, checkpoint, checks.all, notes));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Place> checkpoints, CheckpointsAt(fs, place, checks.all, notes));
   checker.Note(std::move(notes));
-  for (const std::string& path : checkpoints)
-    CAIRN_RETURN_IF_ERROR(checker.CheckAny(fs, path, checks.all && path != checkpoint));
+  for (const Place& one : checkpoints)
+    CAIRN_RETURN_IF_ERROR(checker.CheckAny(fs, one, checks.all && one.path != place.path));
   return OkStatus();
 }
 

@@ -15,7 +15,7 @@
 #include "ckpt/model/replace_by_renames.h"
 #include "convert/formats/systems.h"
 #include "tools/archive/tar/record.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/seal/place.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/step_parts.h"
 
@@ -197,37 +197,39 @@ std::optional<RunListing> ListForeignRun(FileSystem& fs, const std::string& dire
 
 }  // namespace
 
-Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
-  if (std::ranges::find(names, kManifestName) != names.end()) {
-    const std::string step(WithoutSlashes(directory));
-    RunListing alone{directory, {ListStep(fs, step, LastName(step))}};
+Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& argument) {
+  CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
+  const std::string& path = place.path;
+  if (place.kind == PlaceKind::kStep) {
+    const std::string step(WithoutSlashes(path));
+    RunListing alone{path, {ListStep(fs, step, LastName(step))}};
     AddVerdicts(fs, ParentDir(step), alone.steps);
     AddTags(fs, ParentDir(step), alone);
     return std::vector{std::move(alone)};
   }
-  if (auto run = ListRun(fs, directory)) return std::vector{*std::move(run)};
-  const std::optional<int64_t> step = ForeignStepOf(fs, directory);
-  const bool alone = IsForeignStep(fs, directory) && IsKnownForeign(fs, directory);
+  if (auto run = ListRun(fs, path)) return std::vector{*std::move(run)};
+  const bool known =
+      (place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree) && IsKnownForeign(fs, path);
   const auto itself = [&] {
-    return std::vector{RunListing{directory, {ListForeignStep(fs, {directory, step})}}};
+    return std::vector{RunListing{path, {ListForeignStep(fs, {path, ForeignStepOf(fs, path)})}}};
   };
-  if (alone && (step || HasSeal(fs, directory) || IsCheckpoint(fs, directory))) return itself();
-  if (auto run = ListForeignRun(fs, directory)) return std::vector{*std::move(run)};
+  if (known && (place.kind == PlaceKind::kForeignStep || IsCheckpoint(fs, path))) return itself();
+  if (auto run = ListForeignRun(fs, path)) return std::vector{*std::move(run)};
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
   std::vector<RunListing> runs;
   for (const std::string& name : names) {
-    const std::string below = JoinPath(directory, name);
+    const std::string below = JoinPath(path, name);
     if (auto run = ListRun(fs, below))
       runs.push_back(*std::move(run));
     else if (auto foreign = ListForeignRun(fs, below))
       runs.push_back(*std::move(foreign));
   }
   if (!runs.empty()) return runs;
-  if (const auto unknown = UnknownSteps(fs, directory); !unknown.empty())
+  if (const auto unknown = UnknownSteps(fs, path); !unknown.empty())
     return NotFound("{}: it contains no run and no step that Cairn knows; {} and {} hold a checkpoint each",
-                    directory, unknown.front(), unknown.back());
-  if (alone) return itself();  // around the only checkpoint in it
-  return NotFound("{}: it contains no run and no step", directory);
+                    path, unknown.front(), unknown.back());
+  if (known) return itself();  // around the only checkpoint in it
+  return NotFound("{}: it contains no run and no step", path);
 }
 
 }  // namespace cairn

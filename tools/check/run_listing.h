@@ -41,8 +41,8 @@ struct RunListing {
   std::vector<StepTag> lost_tags = {};  // of steps that are gone
 };
 
-// The runs that `directory` means: itself, if it is a step or a run directory, of Cairn or of another
-// system; else the run directories in it. Errors: NotFound if there is none.
-Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory);
+// The runs that the argument means: the one step or run, of Cairn or of another system; else the run
+// directories in it. Errors: NotFound if there is none.
+Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& argument);
 
 }  // namespace cairn

@@ -64,9 +64,9 @@ class Lister {
     return OkStatus();
   }
 
-  Status List(const std::string& directory) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<RunListing> runs, ListRuns(FileSystem::Posix(), directory));
-    CAIRN_ASSIGN_OR_RETURN(const AccessTimes times, AccessTimesAt(directory));
+  Status List(const std::string& argument) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<RunListing> runs, ListRuns(FileSystem::Posix(), argument));
+    CAIRN_ASSIGN_OR_RETURN(const AccessTimes times, AccessTimesAt(runs.front().directory));
     for (const RunListing& run : runs) options_.json ? json_.push_back(ToJson(run, times)) : Print(run);
     if (!Caveat(times).empty() && (times != AccessTimes::kRelative || AnyIsDueSoon(runs)))
       caveats_.insert(Caveat(times));

@@ -15,6 +15,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"
+#include "tools/seal/place.h"
 #include "tools/seal/publish.h"
 #include "tools/seal/sealer.h"
 #include "tools/source/source_flags.h"
@@ -75,7 +76,7 @@ class SealVerb {
   }
 
   Status SealAll(const std::string& directory) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, directory));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, StepsToSeal(fs_, directory));
     const bool strict = steps.size() != 1 || steps[0].path != directory;
     for (const ForeignStep& step : steps | std::views::reverse) CAIRN_RETURN_IF_ERROR(SealOne(step, strict));
     return OkStatus();
@@ -85,7 +86,7 @@ class SealVerb {
   Status SealAndPublish(const std::string& directory) {
     const std::string from(WithoutSlashes(directory)), to(WithoutSlashes(options_.publish));
     CAIRN_RETURN_IF_ERROR(CheckPublish(fs_, from, to));
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, from));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, StepsToSeal(fs_, from));
     if (steps.size() != 1 || steps[0].path != from)
       return InvalidArgument("{}: a run; --publish takes one step", from);
     const auto named = ParseForeignStep(LastName(to));

@@ -1,10 +1,10 @@
 #include "ckpt/run/step_tags.h"
-#include "tools/archive/store/source.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
+#include "tools/seal/place.h"
 
 namespace cairn {
 namespace {

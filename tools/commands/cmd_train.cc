@@ -17,7 +17,7 @@
 #include "tools/manual/command_tree.h"
 #include "tools/process/supervise.h"
 #include "tools/process/trainer.h"
-#include "tools/source/open_ckpt.h"
+#include "tools/seal/place.h"
 
 namespace cairn {
 namespace {
@@ -58,7 +58,8 @@ Status CheckLoad(const std::vector<std::string>& arguments) {
     std::string load;
     if (arguments[i] == kFlag && i + 1 < arguments.size()) load = arguments[i + 1];
     if (arguments[i].starts_with("--load=")) load = arguments[i].substr(kFlag.size() + 1);
-    if (!load.empty() && IsForeign(load))
+    FileSystem& fs = FileSystem::Posix();
+    if (const auto place = Locate(fs, load); place.ok() && IsForeign(fs, *place))
       return NotSupported(
           "{} was written by another system; run `cairn convert {} DIR --to native` first, then give --load "
           "DIR, and --finetune if it has no optimizer states",

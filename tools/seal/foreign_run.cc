@@ -9,10 +9,9 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/glob.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/run/run_dir.h"
 #include "convert/formats/systems.h"
-#include "tools/archive/tar/record.h"
 #include "tools/seal/seal_record.h"
 
 namespace cairn {
@@ -74,7 +73,7 @@ std::optional<Tracker> TrackerOf(FileSystem& fs, const ForeignStep& step) {
     return tracker;
   }
   tracker.step = ForeignStepOf(fs, JoinPath(run, *tracker.text));
-  if (!tracker.step) tracker.step = ParseStepNumber(*tracker.text);  // Megatron's has only the number
+  if (!tracker.step) tracker.step = ParseNumber<int64_t>(*tracker.text, 0);  // Megatron's has only the number
   return tracker;
 }
 
@@ -113,18 +112,6 @@ std::set<std::string> WaitingFolders(const StepNames& names, bool named, const s
     if (const std::string folder = FolderOf(file.name); file.name.substr(folder.size()) == names.last_file)
       waiting.erase(folder);
   return waiting;
-}
-
-// A run in a directory that is neither a step nor a checkpoint; empty if it has none.
-std::string RunIn(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
-  if (names.size() > kMostUnnamed || IsCheckpoint(fs, directory)) return {};
-  for (const std::string& name : names) {
-    const std::string path = JoinPath(directory, name);
-    const auto native = ListSteps(fs, path);
-    if ((native.ok() && !native->empty()) || (!IsForeignStep(fs, path) && !ListRunSteps(fs, path).empty()))
-      return path;
-  }
-  return {};
 }
 
 // Empty if the files that each system writes last exist.
@@ -171,8 +158,7 @@ std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directo
 }
 
 bool IsForeignStep(FileSystem& fs, const std::string& directory) {
-  return HasSeal(fs, directory) || ForeignStepOf(fs, directory) || HasOwnState(fs, directory) ||
-         ListRunSteps(fs, directory).empty();
+  return HasSeal(fs, directory) || ForeignStepOf(fs, directory) || HasOwnState(fs, directory);
 }
 
 Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& directory,
@@ -197,27 +183,6 @@ Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& d
         all, unfinished.empty() ? "" : unfinished.front(), directory, newest);
   passed_over.insert(passed_over.end(), unfinished.begin(), unfinished.end());
   return steps;
-}
-
-Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(directory));
-  if (!info.is_directory()) return NotSupported("{} is a file; name the directory that it is in", directory);
-  if (fs.Stat(JoinPath(directory, kManifestName)).ok() || IsNativeName(LastNameOf(directory)))
-    return NotSupported("{}: a step of Cairn needs no seal; cairn verify checks it", directory);
-  if (IsForeignStep(fs, directory)) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
-    if (IsOfCairn(names))
-      return NotSupported("{}: the steps of a run of Cairn need no seals; cairn ls lists them", directory);
-    if (const auto unknown = UnknownSteps(fs, directory); !unknown.empty())
-      return InvalidArgument(
-          "{}: {} and {} hold a checkpoint each, but Cairn does not know such steps; name one", directory,
-          unknown.front(), unknown.back());
-    const auto step = ForeignStepOf(fs, directory);
-    if (const std::string run = step ? "" : RunIn(fs, directory, names); !run.empty())
-      return InvalidArgument("{}: {} is a run; a seal is for a step, so name the run", directory, run);
-    return std::vector{ForeignStep{directory, step}};
-  }
-  return ListRunSteps(fs, directory);
 }
 
 const StepFile* FileOfTheFuture(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds) {

@@ -25,8 +25,8 @@ struct ForeignStep {
 // The number of the step that `directory` is (StepAt); nullopt for other directories.
 std::optional<int64_t> ForeignStepOf(FileSystem& fs, const std::string& directory);
 
-// True if `directory` is itself a step: it is sealed, StepAt() knows it, or none of its directories is a
-// step.
+// True if `directory` is itself a step: it is sealed, StepAt() knows it, or it has the file that a system
+// writes last into a step.
 bool IsForeignStep(FileSystem& fs, const std::string& directory);
 
 // The directories in `directory` that are steps, by number. Steps that the training abandoned when it went
@@ -39,10 +39,6 @@ std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directo
 // why others are being written. Errors: NotFound with a reason if none is left.
 Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& directory,
                                             std::vector<std::string>& passed_over);
-
-// The steps at `directory`: itself, or those in it by number. Errors: NotSupported for a step or a
-// run of Cairn; InvalidArgument for a run of unknown steps, and for a directory of runs; NotFound.
-Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory);
 
 // A file that is younger than `quiet_seconds` at `now`; null if there is none. A file further in the future
 // does not count: its clock is wrong, so its time does not show when it was written.

@@ -7,7 +7,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/step/partial_dir.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/seal/place.h"
 
 namespace cairn {
 namespace {
@@ -34,7 +34,7 @@ Status CheckPublish(FileSystem& fs, const std::string& from, const std::string& 
   if (fs.LinkStat(AsidePath(from)).ok())
     return AlreadyExists("{} was left by an interrupted publication, and {} exists; move one of them away",
                          AsidePath(from), to);
-  return ListForeignSteps(fs, to).status();
+  return StepsToSeal(fs, to).status();
 }
 
 Result<bool> PublishDirectory(FileSystem& fs, const std::string& from, const std::string& to) {

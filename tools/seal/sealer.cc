@@ -19,6 +19,7 @@
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/io/replace_file.h"
 #include "convert/formats/systems.h"
+#include "tools/seal/place.h"
 #include "tools/seal/read_files.h"
 
 namespace cairn {
@@ -216,7 +217,7 @@ void WatchRun(FileSystem& fs, const std::string& run, const SealOptions& options
 
 Result<std::optional<ForeignStep>> NewestWholeStep(FileSystem& fs, const std::string& run, SealDepth depth,
                                                    int jobs, const TellLine& tell) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs, run));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, StepsToSeal(fs, run));
   for (const ForeignStep& step : steps | std::views::reverse) {
     if (!step.step && !IsCheckpoint(fs, step.path)) continue;  // around the only checkpoint in it
     CAIRN_ASSIGN_OR_RETURN(const std::string why, WhyNotWhole(fs, step, depth, jobs, tell));

@@ -11,10 +11,9 @@
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/stream/decode_values.h"
 #include "tools/archive/store/restore.h"
-#include "tools/archive/store/source.h"
 #include "tools/archive/store/store.h"
 #include "tools/cli/output.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/seal/place.h"
 
 namespace cairn {
 namespace {
@@ -98,42 +97,23 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
 }
 
 // The step to read from another system's run whose tracker does not name it: the only one, or the newest that
-// its writer has finished. Anything else is `path` itself. Errors: NotFound if no step is known to be
-// finished.
-Result<std::string> StepToRead(FileSystem& fs, const std::string& path, Notes& notes) {
-  if (IsCheckpoint(fs, path) || HoldsSteps(fs, path) || IterationSavedByCairn(fs, path) != path ||
-      IsForeignStep(fs, path))
-    return path;
+// its writer has finished. Errors: NotFound if no step is known to be finished.
+Result<std::string> StepToRead(FileSystem& fs, const std::string& run, Notes& notes) {
   std::vector<std::string> passed_over;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> saved, SavedSteps(fs, path, passed_over));
-  const bool only = ListRunSteps(fs, path).size() == 1;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> saved, SavedSteps(fs, run, passed_over));
+  const bool only = ListRunSteps(fs, run).size() == 1;
   if (!only)
     for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
   notes.push_back(fmt::format(
-      "note: {} is read, the {} step in {}{}{}", saved.back().path, only ? "only" : "newest finished", path,
+      "note: {} is read, the {} step in {}{}{}", saved.back().path, only ? "only" : "newest finished", run,
       only && !passed_over.empty() ? "; " : "", only && !passed_over.empty() ? passed_over.front() : ""));
   return saved.back().path;
 }
 
-Result<OpenedStep> OpenStepOf(const std::string& argument, Notes& notes) {
-  FileSystem& fs = FileSystem::Posix();
-  const MemberName name = SplitMemberName(fs, argument);
-  if (!name.selector.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
-    return OpenStep(std::move(member), argument, notes);
-  }
+// A step of Cairn, or the newest good one of a run.
+Result<OpenedStep> OpenNative(FileSystem& fs, const std::string& path, Notes& notes) {
   OpenedStep opened;
-  CAIRN_ASSIGN_OR_RETURN(const std::string path, StepPath(fs, argument));
   CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, IterationSavedByCairn(fs, path), PassOver(notes)));
-  return opened;
-}
-
-// The error for a path that is neither Cairn's nor any other system's names what was looked for.
-Result<OpenedStep> OpenNative(const std::string& path, Notes& notes) {
-  Result<OpenedStep> opened = OpenStepOf(path, notes);
-  const auto names = FileSystem::Posix().List(path);
-  if (opened.status().kind() == StatusKind::kNotFound && names.ok() && !IsOfCairn(*names))
-    CAIRN_RETURN_IF_ERROR(Recognise(FileSystem::Posix(), path).status());
   return opened;
 }
 
@@ -152,18 +132,21 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
 }
 
 Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions& options, Notes& notes) {
-  const MemberName name = SplitMemberName(FileSystem::Posix(), given);
+  FileSystem& fs = FileSystem::Posix();
+  const MemberName name = SplitMemberName(fs, given);
   if (!name.selector.empty()) return OpenArchived(name, given, options, notes);
-  CAIRN_ASSIGN_OR_RETURN(std::string argument, StepPath(FileSystem::Posix(), given));
-  if (options.format != "native") {
-    CAIRN_ASSIGN_OR_RETURN(argument, StepToRead(FileSystem::Posix(), argument, notes));
-  }
+  CAIRN_ASSIGN_OR_RETURN(Place place, Locate(fs, given));
+  // The tracker of a run may lead to an iteration that cairn.megatron saved.
+  const bool native = place.native() || IterationSavedByCairn(fs, place.path) != place.path;
   OpenedSource opened;
-  if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
-    CAIRN_RETURN_IF_ERROR(OpenFiles(argument, options, opened, notes));
-  } else {
-    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenNative(argument, notes));
+  if (options.format.empty() ? native : options.format == "native") {
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenNative(fs, place.path, notes));
+    return opened;
   }
+  if (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path)) {
+    CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place.path, notes));
+  }
+  CAIRN_RETURN_IF_ERROR(OpenFiles(place.path, options, opened, notes));
   return opened;
 }
 
@@ -203,22 +186,6 @@ bool LacksMasters(const OpenedSource& opened, Dtype cast) {
 }
 
 }  // namespace
-
-Result<OpenedStep> OpenCkpt(const std::string& argument) {
-  Notes notes;
-  auto opened = OpenStepOf(argument, notes);
-  Print(notes);
-  return opened;
-}
-
-bool IsForeign(const std::string& argument) {
-  FileSystem& fs = FileSystem::Posix();
-  if (IterationSavedByCairn(fs, argument) != argument) return false;
-  const Result<Recognised> found = Recognise(fs, argument);
-  if (found.ok() || found.status().kind() == StatusKind::kInvalidArgument) return true;
-  // A format that is not read. A run of Cairn is always native.
-  return found.status().kind() == StatusKind::kNotSupported && !HoldsSteps(fs, argument);
-}
 
 std::vector<std::string> OpenedSource::LeftBehind() const {
   if (!log) return {};

@@ -20,13 +20,6 @@ struct OpenedStep {
   FileSystem& fs() const { return view ? *view : FileSystem::Posix(); }
 };
 
-// Steps that do not open are skipped, and reported on stderr.
-// Errors: NotFound, Corrupt, NotSupported naming the path; of an archived tree NotSupported.
-Result<OpenedStep> OpenCkpt(const std::string& argument);
-
-// True if another system's format recognises the files; not for archives.
-bool IsForeign(const std::string& argument);
-
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
   OpenedStep step;                         // its reader is null if the format is foreign
@@ -42,7 +35,9 @@ struct OpenedSource {
   // The files next to another system's checkpoint that were neither read nor copied (ReadLog::Unread).
   std::vector<std::string> LeftBehind() const;
 };
+// Steps that do not open are skipped, and reported on stderr; with the format "native" no other is taken.
 // `options.config` is used only if the source does not describe its model; else a note says it was ignored.
+// Errors: NotFound, Corrupt, NotSupported naming the path.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
 // The same for a result without an optimizer: if the optimizer's state has a form that is not read, the

@@ -18,6 +18,7 @@
 #include "tests/support/transfers.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/restore.h"
+#include "tools/seal/place.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/sealer.h"
 
@@ -55,7 +56,7 @@ class SealTest : public testing::Test {
     const auto made = Export(Fs(), *Open(dir_ / ("native-" + name)), *FindSystem(format), dir_ / name,
                              {.target = {.topology = topology, .dtype = {}}, .writer = {}});
     EXPECT_TRUE(made.ok()) << made.status().message();
-    const auto steps = ListForeignSteps(Disk(), dir_ / name);
+    const auto steps = StepsToSeal(Disk(), dir_ / name);
     EXPECT_TRUE(steps.ok() && steps->size() == 1) << format;
     if (!steps.ok() || steps->empty()) return {};
     return steps->front();
@@ -252,7 +253,7 @@ TEST_F(SealTest, TransformersWriteTheTrainerStateLast) {
     WriteText(run + "/" + step + "/rng_state_1.pth", "x");
   }
   stdfs::create_directories(run + "/runs");
-  const auto steps = ListForeignSteps(Disk(), run);
+  const auto steps = StepsToSeal(Disk(), run);
   ASSERT_EQ(steps->size(), 2u);
   EXPECT_EQ(*steps->back().step, 100);  // by number, not by name
   EXPECT_EQ(Sealed(steps->back()).outcome, SealOutcome::kSealed);
@@ -264,7 +265,7 @@ TEST_F(SealTest, TransformersWriteTheTrainerStateLast) {
   const SealResult result = Sealed(steps->front());
   ASSERT_EQ(result.outcome, SealOutcome::kProblems);
   EXPECT_EQ(result.problems[0].what, "is missing, but others of its kind exist");
-  EXPECT_EQ(ListForeignSteps(Disk(), steps->front().path)->size(), 1u);
+  EXPECT_EQ(StepsToSeal(Disk(), steps->front().path)->size(), 1u);
 }
 
 TEST_F(SealTest, NumberedShardsMustHaveNoGap) {
@@ -281,7 +282,7 @@ TEST_F(SealTest, NumberedShardsMustHaveNoGap) {
 TEST_F(SealTest, NativeStepsNeedNoSeal) {
   ASSERT_TRUE(MakeStep(Disk(), dir_ / "native", RecipeOf({}, {})).ok());
   for (const std::string& path : {dir_ / "native", dir_ / "native/step-00000100"})
-    EXPECT_EQ(ListForeignSteps(Disk(), path).status().kind(), StatusKind::kNotSupported) << path;
+    EXPECT_EQ(StepsToSeal(Disk(), path).status().kind(), StatusKind::kNotSupported) << path;
 }
 
 TEST_F(SealTest, ArchivesOnlySealedSteps) {

@@ -20,7 +20,7 @@
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/seal/place.h"
 
 namespace cairn {
 namespace {
@@ -85,29 +85,23 @@ Status Identify(FileSystem& fs, ScratchRun& run) {
   return OkStatus();
 }
 
-// True for a run in which nothing was saved yet.
-bool LooksLikeRun(const std::vector<std::string>& names) {
-  return std::ranges::any_of(names, [](const std::string& name) {
-    return name == kRunName || name == kLockName || ParseMarkedDirName(name);
-  });
-}
-
 void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
-  const Result<std::vector<std::string>> names = fs.List(path);
-  const auto numbers = names.ok() ? ListSteps(fs, path) : Result<std::vector<int64_t>>(names.status());
-  if (!numbers.ok()) {
+  const Result<Place> place = PlaceAt(fs, path);
+  if (!place.ok()) {
     runs.failures.push_back(
-        fmt::format("{}: its steps cannot be listed: {}", path, numbers.status().message()));
+        fmt::format("{}: its steps cannot be listed: {}", path, place.status().message()));
     return;
   }
-  if (numbers->empty()) {
-    if (!ForeignStepOf(fs, path) && !ListRunSteps(fs, path).empty())
-      runs.foreign.push_back(path);
-    else if (!LooksLikeRun(*names))
-      runs.failures.push_back(fmt::format(
-          "{}: it matches `runs` but contains no step that Cairn knows; a directory under `trees` "
-          "is stored as it is",
-          path));
+  if (place->kind == PlaceKind::kForeignRun) runs.foreign.push_back(path);
+  if (place->kind == PlaceKind::kForeignRun) return;
+  const Result<std::vector<int64_t>> numbers = ListSteps(fs, path);
+  if (!numbers.ok() || numbers->empty()) {
+    const bool step = place->kind == PlaceKind::kStep || ParseStepDirName(LastName(path));
+    if (!step && (place->native() || fs.Stat(JoinPath(path, kLockName)).ok())) return;  // nothing saved yet
+    runs.failures.push_back(fmt::format(
+        "{}: it matches `runs` but contains no step that Cairn knows; a directory under `trees` is stored as "
+        "it is",
+        path));
     return;
   }
   ScratchRun run{.path = path, .name = NameTree(path).name};

@@ -20,10 +20,6 @@ struct ArchiveSource {
   Links links = Links::kRefuse;  // of a tree
 };
 
-// The path of the step that RUN@STEP names; any other argument is returned unchanged. Errors: NotFound,
-// listing the steps of the run, for a step that does not exist.
-Result<std::string> StepPath(FileSystem& fs, const std::string& argument);
-
 // The sources that the arguments name: a step (or RUN@STEP); all committed steps of a run directory; the
 // steps of another system's run (foreign_run.h); or the directory as it is. Errors: NotFound naming the
 // argument.

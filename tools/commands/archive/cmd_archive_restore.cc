@@ -25,16 +25,20 @@ struct ArchiveRestoreOptions {
   bool dry_run = false;
 };
 
+Result<OpenedSource> OpenMemberStep(const MemberName& name, const ArchiveMember& member) {
+  return OpenAnyCkpt(name.store.directory() + ":" + member.tar, {.format = "native"});
+}
+
 Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,
                              const ArchiveRestoreOptions& options) {
   for (const std::string& path : FilesOf(name.store, {member}))
     if (IsStub(path)) return NeedsRecall(path);
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(name.store.directory() + ":" + member.tar));
-  const Manifest& manifest = step.reader->manifest();
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenMemberStep(name, member));
+  const Manifest& manifest = opened.source().manifest();
   const uint64_t bytes = manifest.bytes(), files = manifest.files.size() + 1;
   fmt::print("would restore {} as {}\n", MemberText(member), options.destination);
   CAIRN_RETURN_IF_ERROR(
-      PrintDryRun(*step.reader, {{}, bytes, bytes, bytes, files, kArchivePeakMemory}, "", false));
+      PrintDryRun(opened.source(), {{}, bytes, bytes, bytes, files, kArchivePeakMemory}, "", false));
   return kExitDone;
 }
 
@@ -58,14 +62,14 @@ Status RecallNeeded(const MemberName& name, const ArchiveMember& member,
 // Restores weights or single tensors.
 Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& member,
                    const ArchiveRestoreOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep opened, OpenCkpt(name.store.directory() + ":" + member.tar));
-  if (options.weights) return RestoreWeights(fs, opened.fs(), *opened.reader, options.destination);
-  Progress progress("restoring tensors", opened.reader->catalog().bytes());
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenMemberStep(name, member));
+  if (options.weights) return RestoreWeights(fs, opened.fs(), *opened.step.reader, options.destination);
+  Progress progress("restoring tensors", opened.step.reader->catalog().bytes());
   CAIRN_ASSIGN_OR_RETURN(const size_t count,
-                         RestoreTensors(fs, *opened.reader, options.tensors, options.destination,
+                         RestoreTensors(fs, *opened.step.reader, options.tensors, options.destination,
                                         [&](uint64_t done) { progress.Update(done); }));
   fmt::print("{}, {} read from the step's files\n", Counted(count, "tensor"),
-             HumanBytes(opened.reader->bytes_read()));
+             HumanBytes(opened.step.reader->bytes_read()));
   return OkStatus();
 }
 
