@@ -1,63 +1,46 @@
 #include "ckpt/io/fresh_names.h"
 
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
-#include <set>
+#include <cerrno>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/unique_fd.h"
 
 namespace cairn {
-namespace {
-
-// Directories of the real disk that this process has listed: those above them need no further look.
-struct Seen {
-  std::mutex mutex;
-  std::set<std::string> directories;
-};
-Seen& SeenHere() {
-  static auto& seen = *new Seen;
-  return seen;
-}
-
-bool IsSeen(const FileSystem& fs, const std::string& directory) {
-  const std::lock_guard guard(SeenHere().mutex);
-  return &fs == &FileSystem::Posix() && SeenHere().directories.contains(directory);
-}
-
-// An automounter lists a directory only once somebody has looked for it.
-bool IsMountedOnDemand(const std::string& directory) {
-  struct statfs fs;
-  return ::statfs(directory.c_str(), &fs) == 0 && fs.f_type == AUTOFS_SUPER_MAGIC;
-}
-
-// Whether the listing of the directory above, or of one above that, shows that `path` does not exist. If one
-// of them cannot be listed, nothing is known.
-bool IsAbsent(FileSystem& fs, const std::string& path) {
-  const std::string parent = ParentDir(path);
-  const std::string_view name = LastName(path);
-  if (name.empty() || name == "." || name == "..") return false;  // "": the root
-  const auto names = ListFresh(fs, parent);
-  if (!names.ok()) return parent != "." && names.status().kind() == StatusKind::kNotFound;
-  return !std::ranges::binary_search(*names, name) && !IsMountedOnDemand(parent);
-}
-
-}  // namespace
 
 Result<std::vector<std::string>> ListFresh(FileSystem& fs, const std::string& directory) {
-  if (!IsSeen(fs, directory) && IsAbsent(fs, directory)) return NotFound("{}: no such directory", directory);
   auto names = fs.List(directory);
-  const std::lock_guard guard(SeenHere().mutex);
-  if (&fs == &FileSystem::Posix() && names.ok()) SeenHere().directories.insert(directory);
-  if (!names.ok()) SeenHere().directories.erase(directory);
-  return names;
+  if (names.status().kind() != StatusKind::kNotFound || !IsListed(fs, directory)) return names;
+  return fs.List(directory);
 }
 
 bool IsListed(FileSystem& fs, const std::string& path) {
-  const auto names = ListFresh(fs, ParentDir(path));
+  const std::string parent = ParentDir(path);
+  if (parent == path) return true;  // the root
+  const auto names = ListFresh(fs, parent);
   return names.ok() && std::ranges::binary_search(*names, LastName(path));
+}
+
+// NFS asks when the directory is opened. FUSE asks when a name is to be made that must be new: a link to
+// /proc, which is another file system and therefore always refused, but only after the name was looked for.
+bool IsThereAfterAll(const std::string& path) {
+  const std::string parent = ParentDir(path);
+  const std::string_view name = LastName(path);
+  if (name.empty() || name == "." || name == "..") return false;
+  struct statfs where;
+  const auto fails = [&] { return ::statfs(parent.c_str(), &where) != 0; };
+  if (fails() && (errno != ENOENT || !IsThereAfterAll(parent) || fails())) return false;
+  const std::string place = JoinPath(parent, name);
+  if (where.f_type == FUSE_SUPER_MAGIC)
+    return ::linkat(AT_FDCWD, "/proc/self", AT_FDCWD, place.c_str(), 0) != 0 && errno == EEXIST;
+  if (where.f_type != NFS_SUPER_MAGIC) return false;
+  const UniqueFd opened(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return ::faccessat(AT_FDCWD, place.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 }  // namespace cairn

@@ -14,6 +14,7 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/unix_nanoseconds.h"
 #include "ckpt/io/file_system.h"
+#include "ckpt/io/fresh_names.h"
 
 namespace cairn {
 namespace {
@@ -25,6 +26,17 @@ template <typename Call>
 auto Uninterrupted(Call call) {
   auto result = call();
   while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// A call that looks for `path`. A name that the kernel remembers as missing may have been made by another
+// host since.
+template <typename Call>
+auto Found(const std::string& path, Call call) {
+  const auto result = Uninterrupted(call);
+  if (result >= 0 || errno != ENOENT) return result;
+  if (IsThereAfterAll(path)) return Uninterrupted(call);
+  errno = ENOENT;
   return result;
 }
 
@@ -45,7 +57,7 @@ auto Made(Call call) {
 
 int Open(const std::string& path, int flags) {
   const auto open = [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); };
-  return (flags & O_CREAT) != 0 ? Made(open) : Uninterrupted(open);
+  return (flags & O_CREAT) != 0 ? Made(open) : Found(path, open);
 }
 
 class PosixFile final : public File {
@@ -189,22 +201,25 @@ class PosixFileSystem final : public FileSystem {
 
   Result<FileInfo> Stat(const std::string& path) override {
     struct stat st;
-    if (Uninterrupted([&] { return ::stat(path.c_str(), &st); }) != 0) return PosixError("find", path, errno);
+    if (Found(path, [&] { return ::stat(path.c_str(), &st); }) != 0) return PosixError("find", path, errno);
     return InfoOf(st);
   }
 
   Result<FileInfo> LinkStat(const std::string& path) override {
     struct stat st;
-    if (Uninterrupted([&] { return ::lstat(path.c_str(), &st); }) != 0)
-      return PosixError("find", path, errno);
+    if (Found(path, [&] { return ::lstat(path.c_str(), &st); }) != 0) return PosixError("find", path, errno);
     return InfoOf(st);
   }
 
   Result<std::vector<std::string>> List(const std::string& directory) override {
-    DIR* dir = nullptr;
-    do dir = ::opendir(directory.c_str());
-    while (dir == nullptr && errno == EINTR);
-    if (dir == nullptr) return PosixError("list", directory, errno);
+    const int fd = Open(directory, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return PosixError("list", directory, errno);
+    DIR* const dir = ::fdopendir(fd);
+    if (dir == nullptr) {
+      const int error = errno;
+      ::close(fd);
+      return PosixError("list", directory, error);
+    }
     std::vector<std::string> names;
     errno = 0;
     for (const dirent* entry = ::readdir(dir); entry != nullptr || errno == EINTR; entry = ::readdir(dir)) {
@@ -259,13 +274,13 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status RemoveFile(const std::string& path) override {
-    return Uninterrupted([&] { return ::unlink(path.c_str()); }) == 0 ? OkStatus()
-                                                                      : PosixError("remove", path, errno);
+    return Found(path, [&] { return ::unlink(path.c_str()); }) == 0 ? OkStatus()
+                                                                    : PosixError("remove", path, errno);
   }
 
   Status RemoveDir(const std::string& path) override {
-    return Uninterrupted([&] { return ::rmdir(path.c_str()); }) == 0 ? OkStatus()
-                                                                     : PosixError("remove", path, errno);
+    return Found(path, [&] { return ::rmdir(path.c_str()); }) == 0 ? OkStatus()
+                                                                   : PosixError("remove", path, errno);
   }
 
   Status SyncDir(const std::string& path) override {
@@ -277,7 +292,7 @@ class PosixFileSystem final : public FileSystem {
 
   Result<uint64_t> FreeBytes(const std::string& path) override {
     struct statvfs st;
-    if (Uninterrupted([&] { return ::statvfs(path.c_str(), &st); }) != 0)
+    if (Found(path, [&] { return ::statvfs(path.c_str(), &st); }) != 0)
       return PosixError("measure free space of", path, errno);
     return uint64_t{st.f_bavail} * st.f_frsize;
   }

@@ -5,14 +5,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ckpt/io/file_system.h"
 #include "runtime/control/console.h"
 
 namespace cairn {
 
 bool SaveNowFile::Asks() {
   if (path_.empty()) return false;
-  if (::access(path_.c_str(), F_OK) == 0) return !stays_;
-  if (errno == ENOENT) stays_ = false;
+  const Status found = FileSystem::Posix().Stat(path_).status();
+  if (found.ok()) return !stays_;
+  if (found.kind() == StatusKind::kNotFound) stays_ = false;
   return false;
 }
 
@@ -26,7 +28,7 @@ void SaveNowFile::Served() {
 }
 
 bool FindKillSwitch(const std::string& path) {
-  const bool found = !path.empty() && ::access(path.c_str(), F_OK) == 0;
+  const bool found = !path.empty() && FileSystem::Posix().Stat(path).ok();
   if (found) Print("Detected kill switch at " + path + ". Exiting\n");
   return found;
 }

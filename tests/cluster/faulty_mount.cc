@@ -2,7 +2,8 @@
 // shows it to a node.
 //
 // Names and attributes stay as they were for this many seconds. As with NFS, opening a file and listing a
-// directory ask again. The file of --faults says what goes wrong. It is read whenever it changes; its lines
+// directory ask again; but a listing does not tell the kernel that a name is there that it remembers as
+// missing. The file of --faults says what goes wrong. It is read whenever it changes; its lines
 // are
 //   CALL[,CALL...] ERROR [COUNT [EVERY]]  every EVERYth such call fails, COUNT times (without it: always);
 //   CALL
@@ -171,7 +172,7 @@ int Open(const char* path, fuse_file_info* file, std::string_view call, mode_t m
 }
 
 struct Listing {
-  std::vector<std::pair<std::string, struct stat>> entries;
+  std::vector<std::string> names;
 };
 
 int OpenDir(const char* path, fuse_file_info* file) {
@@ -180,25 +181,19 @@ int OpenDir(const char* path, fuse_file_info* file) {
     const std::unique_ptr<DIR, decltype(close)> dir(::opendir(At(path).c_str()));
     if (!dir) return -1;
     auto listing = std::make_unique<Listing>();
-    while (const dirent* entry = ::readdir(dir.get())) {
-      struct stat st;
-      if (::fstatat(::dirfd(dir.get()), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-        listing->entries.emplace_back(entry->d_name, st);
-    }
+    while (const dirent* entry = ::readdir(dir.get())) listing->names.emplace_back(entry->d_name);
     file->fh = reinterpret_cast<uint64_t>(listing.release());
     return 0;
   });
 }
 
-// Each entry has its place as its offset: then libfuse gives the kernel the attributes, too, and the kernel
-// forgets its attributes of that name.
+// Names alone: given attributes too, the kernel would forget that it had found a name missing. That of bindfs
+// and of most network file systems by FUSE remembers it.
 int ReadDir(const char*, void* buffer, fuse_fill_dir_t fill, off_t offset, fuse_file_info* file,
             fuse_readdir_flags) {
-  const auto& entries = reinterpret_cast<Listing*>(file->fh)->entries;
-  for (size_t i = static_cast<size_t>(offset); i < entries.size(); ++i)
-    if (fill(buffer, entries[i].first.c_str(), &entries[i].second, static_cast<off_t>(i + 1),
-             FUSE_FILL_DIR_PLUS) != 0)
-      break;
+  const auto& names = reinterpret_cast<Listing*>(file->fh)->names;
+  for (size_t i = static_cast<size_t>(offset); i < names.size(); ++i)
+    if (fill(buffer, names[i].c_str(), nullptr, static_cast<off_t>(i + 1), fuse_fill_dir_flags{}) != 0) break;
   return 0;
 }
 
@@ -257,7 +252,7 @@ int ReadLink(const char* path, char* buffer, size_t size) {
 }
 
 void* Init(fuse_conn_info* connection, fuse_config* config) {
-  connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO);  // each listing asks again
+  connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS);
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_ASYNC_DIO);  // as programs of libfuse 2 are mounted
   config->use_ino = 1;
   config->intr = 1;

@@ -23,6 +23,44 @@ class StaleNamesTest(MountedCase):
         self.cairn("verify", SHARED / "reshaped")
 
 
+class RememberedNamesTest(MountedCase):
+    """The kind: a node looks for a name that another node makes later. Its kernel would remember for longer than any deadline here that
+    the name is missing, also after a listing."""
+
+    stale = 600
+    slurm = False
+
+    def test_every_verb_finds_what_another_node_has_made(self):
+        first, second, third, last = self.cluster.nodes
+
+        def ask(node, *command, status=0):
+            done = node.run(CAIRN, *command)
+            self.assertEqual(done.returncode, status, f"{node.name}: {command}: {done.stdout}{done.stderr}")
+            return done.stdout
+
+        reshaped, store, restored = (MOUNTED / name for name in ("deep/reshaped", "store", "restored"))
+        stop = MOUNTED / "stop"
+        for node in self.cluster.nodes:  # whoever asks too early
+            for path in (self.run_dir, self.run_dir / "step-00000002/manifest.json", reshaped, restored):
+                ask(node, "ls", path, status=2)
+            ask(node, "archive", "ls", store, status=2)
+        self.finish(self.one_node(2, *self.train("--save-interval", 1, iterations=2)))
+        self.assertIn("committed", ask(second, "ls", self.run_dir))  # which looks for tags, too
+        ask(first, "tag", f"{self.run_dir}@1", "good")
+        self.assertIn("step-00000001: good", ask(second, "verify", f"{self.run_dir}@good"))
+        self.finish(self.mpirun(4, CAIRN, "reshape", self.run_dir, reshaped, "--tp", 2), name="reshape")
+        self.assertIn("good", ask(third, "verify", reshaped))
+        self.finish(self.mpirun(4, CAIRN, "archive", "run", self.run_dir, "--store", store), name="archive")
+        self.assertEqual(ask(last, "archive", "verify", store).count(": whole"), 2)
+        ask(third, "archive", "restore", f"{store}:run@2", restored)
+        self.assertIn("committed", ask(last, "ls", restored))
+        training = self.start(self.one_node(2, *self.train("--kill-switch-path", stop, iterations=1_000_000)))
+        training.reach(5)
+        ask(second, "ls", stop, status=2)
+        second.run("touch", stop)
+        self.assertIn("Detected kill switch", training.finish())
+
+
 class RenameFlagsTest(MountedCase):
     nodes = 2
 

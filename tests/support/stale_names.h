@@ -1,5 +1,5 @@
-// A host that caches missing names for ever. A client of NFS notices new ones by listing their directory; the
-// kernel of a FUSE client does not even then.
+// A host that caches missing names for ever, and notices new ones only by listing their
+// directory, as clients of network file systems do.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,6 @@ namespace cairn {
 
 // For one thread.
 class StaleNames final : public UnsyncedFileSystem {
- public:
-  explicit StaleNames(bool listing_helps = true) : listing_helps_(listing_helps) {}
-
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
     for (std::string path = call.path; path != "/" && path != "."; path = ParentDir(path))
@@ -22,7 +19,7 @@ class StaleNames final : public UnsyncedFileSystem {
     const Status status = UnsyncedFileSystem::Do(call, run);
     if (status.ok() && call.changes()) missing_.erase(call.to != nullptr ? *call.to : call.path);
     if (status.kind() == StatusKind::kNotFound) missing_.insert(FirstMissing(call.path));
-    if (status.ok() && call.kind == FsCall::Kind::kList && listing_helps_)
+    if (status.ok() && call.kind == FsCall::Kind::kList)
       std::erase_if(missing_, [&](const std::string& path) {
         return ParentDir(path) == call.path && FileSystem::Posix().LinkStat(path).ok();
       });
@@ -35,7 +32,6 @@ class StaleNames final : public UnsyncedFileSystem {
     return path;
   }
 
-  const bool listing_helps_;
   std::set<std::string> missing_;
 };
 

@@ -5,7 +5,6 @@
 
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 
 #include "ckpt/base/parse_number.h"
@@ -78,7 +77,7 @@ Status CheckArguments(const std::vector<std::string>& command, int ranks) {
   if (!parsed.text.empty()) return OkStatus();
   TrainConfig& config = parsed.config;
   CAIRN_RETURN_IF_ERROR(TakeTokenizer(config).status());
-  if (!config.load.empty() || std::filesystem::exists(config.save)) return OkStatus();
+  if (!config.load.empty() || FileSystem::Posix().Stat(config.save).ok()) return OkStatus();
   return Validate(config, ranks).status();
 }
 
