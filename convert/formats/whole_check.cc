@@ -74,9 +74,13 @@ Status CheckParameters(const CheckpointSource& source, ReaderOptions& options) {
 
 Status CheckWhole(const CheckpointSource& source, ReaderOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckParameters(source, options));
-  if (const std::string part = FirstPartOfState(source.catalog()); !part.empty())
-    return Corrupt("{}: {}; --allow optimizer takes the weights without the optimizer's state", source.name(),
-                   part);
+  if (std::string part = FirstPartOfState(source.catalog()); !part.empty()) {
+    constexpr std::string_view kWithout = "--allow optimizer takes the weights without the optimizer's state";
+    if (MayBeOfLowRank(source.catalog()))
+      return NotSupported("{}: {}; it may be of low rank, or one rank's part; {}", source.name(), part,
+                          kWithout);
+    return Corrupt("{}: {}; {}", source.name(), part, kWithout);
+  }
   const json account = AccountOf(source);
   if (!account.is_object() || !account.contains(kOptimizerLeft) || IsAllowed(options, "optimizer"))
     return OkStatus();

@@ -32,7 +32,7 @@ TEST(WholeCheckTest, FindsAPartOfAState) {
     return FirstPartOfState(table);
   };
   EXPECT_EQ(part(Role::kExpAvg, {3, 4}),
-            "w/exp_avg has shape [3, 4], but its parameter has [6, 4]: it is only a part");
+            "w/exp_avg is of another shape than its parameter: [3, 4], not [6, 4]");
   for (const Role role : {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq, Role::kMomentumBuffer})
     for (const Dims& shape : {Dims{12}, Dims{1, 4}, Dims{6, 2}, Dims{7, 4}}) EXPECT_NE(part(role, shape), "");
   EXPECT_NE(part(*ParseRole("square_avg"), {3, 4}), "");
@@ -43,6 +43,28 @@ TEST(WholeCheckTest, FindsAPartOfAState) {
   EXPECT_EQ(part(*ParseRole("exp_avg_sq_row"), {6}), "");           // transformers' Adafactor
   EXPECT_EQ(part(*ParseRole("col_var"), {1, 4}), "");               // torch's
   EXPECT_EQ(part(RoleNamed("exp_avg::scales").value(), {99}), "");  // of any shape
+}
+
+// GaLore's moments are the moments of a matrix that it projected. A rank that saves its own part saves that
+// of vectors, too.
+TEST(WholeCheckTest, MomentsOfLowRankAreNotDamage) {
+  const auto kind = [](const std::vector<std::pair<Role, Dims>>& states, const Dims& parameter = {6, 4}) {
+    TensorTable table = Weights({{.name = "w", .shape = parameter}, {.name = "v", .shape = {6}}});
+    for (const auto& [role, shape] : states)
+      table.tensors.push_back({{.name = "w", .shape = shape}, role, Dtype::kF32});
+    ReaderOptions options;
+    return CheckWhole(MadeSource({}, table.tensors, {}), options).kind();
+  };
+  const auto both = [&](const Dims& shape) {
+    return kind({{Role::kExpAvg, shape}, {Role::kExpAvgSq, shape}});
+  };
+  EXPECT_EQ(both({2, 4}), StatusKind::kNotSupported);
+  EXPECT_EQ(both({6, 1}), StatusKind::kNotSupported);
+  EXPECT_EQ(both({7, 4}), StatusKind::kCorrupt);
+  EXPECT_EQ(both({2, 2}), StatusKind::kCorrupt);
+  EXPECT_EQ(kind({{Role::kExpAvg, {2, 4}}, {Role::kExpAvgSq, {6, 4}}}), StatusKind::kCorrupt);
+  EXPECT_EQ(kind({{Role::kExpAvg, {2, 4}}}), StatusKind::kCorrupt);
+  EXPECT_EQ(kind({{Role::kExpAvg, {3}}, {Role::kExpAvgSq, {3}}}, {6}), StatusKind::kCorrupt);
 }
 
 std::string Error(const StepInfo& info, const TensorTable& table,
