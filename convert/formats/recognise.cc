@@ -31,6 +31,7 @@ constexpr KnownPlace kPlaces[] = {
     {"actor/dist_ckpt", "verl with Megatron"},
     {"model/consolidated", "NeMo Automodel"},
     {"consolidated", "NeMo Automodel"},
+    {"policy/weights/model/consolidated", "NeMo-RL"},
     {"snapshots/*", "the cache of the Hugging Face hub"},
 };
 
@@ -114,8 +115,9 @@ std::string ReadableNames(std::span<const System> systems) {
 // Names of files of weights, and of files that trainers write next to them.
 constexpr std::string_view kWeightSuffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
 constexpr const char* kNoWeights[] = {
-    "training_args.bin", "optim*",       "scheduler*",   "rng_state*",     "random_states*",  "scaler*",
-    "sampler*",          "extra_state*", "*dataloader*", "dl_state_dict*", "step_scheduler*", "train_state*"};
+    "training_args.bin", "optim*",       "scheduler*",   "rng_state*",   "random_states*",
+    "scaler*",           "sampler*",     "extra_state*", "*dataloader*", "dl_state_dict*",
+    "step_scheduler*",   "train_state*", "data.pt"};
 
 bool MayBeWeights(const std::string& name) {
   return std::ranges::any_of(kWeightSuffixes, [&](auto suffix) { return name.ends_with(suffix); }) &&
@@ -162,7 +164,7 @@ std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
     Result<Recognised> there = RecogniseAt(fs, below, systems);
     if (there.ok() && there->system) found.push_back(*std::move(there));
   }
-  if (found.size() == 1 && IsWithoutWeights(fs, found[0].path)) found.clear();
+  std::erase_if(found, [&](const Recognised& one) { return IsWithoutWeights(fs, one.path); });
   return found;
 }
 
@@ -256,7 +258,9 @@ Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& 
   CAIRN_ASSIGN_OR_RETURN(Recognised here, RecogniseAt(fs, path, systems));
   if (here.system) return std::vector{std::move(here)};
   if (auto placed = RecognisePlaces(fs, path, systems); !placed.empty()) return placed;
-  CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, path));
+  // A model that is not read is refused before the rest of its step is taken for the whole.
+  for (const KnownPlace& place : kPlaces)
+    CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, ParentDir(JoinPath(path, place.below))));
   return RecogniseIn(fs, path, systems);
 }
 

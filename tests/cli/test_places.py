@@ -405,10 +405,41 @@ def automodel_run(t):
     (t.root / "LATEST").symlink_to("epoch_0_step_4")
 
 
+# The kind: a step has more than the one checkpoint that is found in it, and that one passed for the whole.
+
+
+@tree()
+def automodel_run_of_shards(t):
+    for number in (2, 4):
+        t.put("hf/model.safetensors", f"epoch_0_step_{number}/model/shard-00001-model-00001-of-00001.safetensors")
+        t.put("dcp/step-4", f"epoch_0_step_{number}/optim")
+
+
+@tree()
+def automodel_run_of_a_damaged_optimizer(t):
+    automodel_run(t)
+    next((t.root / "epoch_0_step_4/optim").glob("*.distcp")).unlink()
+
+
 @tree()
 def nemo_rl_run(t):
     for number in (2, 4):
         t.put("dcp/step-4", f"step_{number}/policy/weights")
+
+
+@tree()
+def nemo_rl_run_of_safetensors(t):
+    for number in (2, 4):
+        t.put("hf", f"step_{number}/policy/weights/model/consolidated")
+        t.put("dcp/step-4", f"step_{number}/policy/optimizer/optim")
+
+
+@tree()
+def verl_run_of_fsdp(t):
+    for rank in range(2):
+        t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", f"global_step_4/actor/model_world_size_2_rank_{rank}.pt")
+    t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", "global_step_4/data.pt")
+    t.write("latest_checkpointed_iteration.txt", "4")
 
 
 @tree()
@@ -458,6 +489,7 @@ def file_of_torch_save(t):
 @tree("models--a--b")
 def hub_cache(t):
     t.put("hf", "models--a--b/snapshots/0123456789abcdef")
+    t.write("models--a--b/.no_exist/0123456789abcdef/adapter_config.json", "")
 
 
 @tree()

@@ -33,6 +33,7 @@
 #include "tools/cli/progress.h"
 #include "tools/seal/place.h"
 #include "tools/seal/seal_check.h"
+#include "tools/seal/step_parts.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {
@@ -280,6 +281,7 @@ class Checker {
     ExpertCensus census = CountExperts(source.catalog().tensors, source.manifest().model);
     AllowLost(asked_.open.allow, census);
     for (std::string& lost : census.lost) found.problems.push_back({path, {}, "", std::move(lost)});
+    CheckRestOfStep(path, found.problems);
     if (values) {
       ValueReport of_values = CheckValues(source, census, checks_.max_memory,
                                           [&](uint64_t done) { progress->Update(sums.bytes + done); });
@@ -296,6 +298,15 @@ class Checker {
     report.notes = std::move(census.notes);
     Tell(std::move(report));
     return OkStatus();
+  }
+
+  // A step may have more than the checkpoint that is read of it: an optimizer in a directory of its own, a
+  // second model.
+  static void CheckRestOfStep(const std::string& path, std::vector<Problem>& problems) {
+    FileSystem& fs = FileSystem::Posix();
+    const auto files = ListStepFiles(fs, path);
+    if (!files.ok() || !IsForeignStep(fs, path)) return;
+    std::ranges::move(CheckStepFiles(fs, path, *files).problems, std::back_inserter(problems));
   }
 
   // A file of torch.save that is not a model, but a schedule or random states: its pickle was read, and its

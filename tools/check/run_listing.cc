@@ -139,9 +139,11 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
   return run;
 }
 
-// Whether it is sealed, or of a known format.
+// Whether it is sealed, or of a known format; one that is known and not read is an error of RecogniseAll().
 bool IsKnownForeign(FileSystem& fs, const std::string& path) {
-  return HasSeal(fs, path) || !SystemOf(fs, path).empty();
+  if (HasSeal(fs, path)) return true;
+  const auto found = RecogniseAll(fs, path);
+  return !found.ok() || !found->empty();
 }
 
 // A seal is compared with names, sizes and times; no file is read for it.

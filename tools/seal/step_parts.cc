@@ -32,7 +32,7 @@ class PartsChecker {
     }
   }
 
-  StepParts Check(const std::vector<StepFile>& files, const OpenOptions& options) {
+  StepParts CheckFiles(const std::vector<StepFile>& files) {
     for (const StepFile& file : files) CheckFile(file.name, file.bytes);
     ReadZips();
     for (const System& system : Systems()) {
@@ -44,6 +44,11 @@ class PartsChecker {
         Take(system.check_files(fs_, path, names), path);
       }
     }
+    return std::move(parts_);
+  }
+
+  StepParts Check(const std::vector<StepFile>& files, const OpenOptions& options) {
+    parts_ = CheckFiles(files);
     OpenAsAWhole(options);
     return std::move(parts_);
   }
@@ -54,6 +59,10 @@ class PartsChecker {
   }
   static bool IsTorch(const std::string& name) {
     return std::ranges::any_of(kTorchSuffixes, [&](auto suffix) { return name.ends_with(suffix); });
+  }
+
+  static bool IsHidden(const std::string& folder) {
+    return folder.starts_with('.') || folder.find("/.") != folder.npos;
   }
 
   void Add(std::string path, std::string what) {
@@ -76,6 +85,7 @@ class PartsChecker {
   void CheckFile(const std::string& name, uint64_t bytes) {
     const bool safetensors = name.ends_with(".safetensors"), json = name.ends_with(".json");
     const std::string path = PathOf(name);
+    if (bytes == 0 && IsHidden(FolderOf(name))) return;  // the hub's cache: .no_exist
     if (bytes == 0 && (IsTorch(name) || json)) return Add(path, "is empty");
     if (json) return CheckJson(path, bytes);
     if (!safetensors) return;
@@ -205,6 +215,10 @@ std::string SystemOf(FileSystem& fs, const std::string& directory) {
 StepParts CheckStepParts(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files,
                          const OpenOptions& options) {
   return PartsChecker(fs, directory, files).Check(files, options);
+}
+
+StepParts CheckStepFiles(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files) {
+  return PartsChecker(fs, directory, files).CheckFiles(files);
 }
 
 }  // namespace cairn

@@ -34,4 +34,7 @@ std::string SystemOf(FileSystem& fs, const std::string& directory);
 StepParts CheckStepParts(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files,
                          const OpenOptions& options);
 
+// The same, but no checkpoint is opened as a whole.
+StepParts CheckStepFiles(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files);
+
 }  // namespace cairn
