@@ -706,6 +706,25 @@ class DcpTest(Case):
         self.assertIn("may be of low rank", cairn("verify", self.path("low"), status=2).stderr)
         cairn("verify", self.path("low"), "--allow", "optimizer")
 
+    def test_a_lost_file_of_the_optimizer_needs_a_flag(self):
+        """Accelerate's two directories. A lost file of the model is an error with the flag, too."""
+        import torch.distributed.checkpoint as dcp
+        weights, states = self.trained()
+        for name, part in (("pytorch_model_fsdp_0", {"model": weights}), ("optimizer_0", {"optimizer": states})):
+            dcp.save(part, checkpoint_id=self.path(f"src/{name}"), no_dist=True)
+        model, optimizer = (glob.glob(self.path(f"src/{name}/*.distcp"))[0] for name in ("pytorch_model_fsdp_0", "optimizer_0"))
+        for number, lose in enumerate((lambda: os.truncate(optimizer, os.path.getsize(optimizer) // 2), lambda: os.remove(optimizer))):
+            lose()
+            out = self.path(f"out{number}")
+            for verb in (("inspect",), ("convert", out, "--to", "native"), ("strip", out)):
+                self.assertIn(optimizer, cairn(verb[0], self.path("src"), *verb[1:], status=2).stderr)
+            cairn("verify", self.path("src"), status=1)
+            cairn("verify", self.path("src"), "--allow", "optimizer")
+            cairn("convert", self.path("src"), out, "--to", "safetensors", "--allow", "optimizer")
+            self.assertEqual(set(load_file(os.path.join(out, "model.safetensors"))), set(weights))
+        os.remove(model)
+        self.assertIn(model, cairn("inspect", self.path("src"), "--allow", "optimizer", status=2).stderr)
+
     def test_an_optimizer_that_is_not_understood_is_not_dropped(self):
         """A DCP holds an object as bytes, which only DCP and a step can carry on."""
         import torch.distributed.checkpoint as dcp

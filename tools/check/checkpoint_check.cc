@@ -302,7 +302,8 @@ class Checker {
 
   // A step may have more than the checkpoint that is read of it: an optimizer in a directory of its own, a
   // second model.
-  static void CheckRestOfStep(const std::string& path, std::vector<Problem>& problems) {
+  void CheckRestOfStep(const std::string& path, std::vector<Problem>& problems) const {
+    if (FitsAnyGlob("optimizer", asked_.open.allow)) return;
     FileSystem& fs = FileSystem::Posix();
     const auto files = ListStepFiles(fs, path);
     if (!files.ok() || !IsForeignStep(fs, path)) return;

@@ -389,7 +389,11 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
 
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
                                                ReaderOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, IndexAt(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, IndexAt(fs, path));
+  const auto is_state = [optimizers = OptimizersOf(index)](const std::string& name) {
+    return IsOfDcpOptimizers(name, optimizers) || DcpStatePlace(name, optimizers);
+  };
+  DropLostStates(fs, path, options, is_state, index);
   return DcpReader(fs, path, options, index).Open();
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "ckpt/base/glob.h"
 #include "ckpt/io/page_cache.h"
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/layout.h"
@@ -263,6 +264,17 @@ Result<DcpIndex> ReadDcpPair(FileSystem& fs, const std::string& path) {
   std::ranges::move(optimizer.tensors, std::back_inserter(all.tensors));
   std::ranges::move(optimizer.bytes, std::back_inserter(all.bytes));
   return all;
+}
+
+void DropLostStates(FileSystem& fs, const std::string& directory, ReaderOptions& options,
+                    const std::function<bool(const std::string&)>& is_state, DcpIndex& index) {
+  if (!FitsAnyGlob("optimizer", options.allow)) return;
+  const auto is_lost = [&](const auto& item) {
+    return is_state(std::string(item.first)) && !CheckInFile(fs, directory, item.first, *item.second).ok();
+  };
+  if (std::ranges::none_of(index.items(), is_lost) || !IsAllowed(options, "optimizer")) return;
+  std::erase_if(index.tensors, [&](const DcpTensor& tensor) { return is_state(tensor.name); });
+  std::erase_if(index.bytes, [&](const DcpBytes& bytes) { return is_state(bytes.name); });
 }
 
 Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {

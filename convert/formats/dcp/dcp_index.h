@@ -3,6 +3,7 @@
 // Source: torch.distributed.checkpoint.metadata and .filesystem, written by torch 2.0 to 2.11.
 #pragma once
 
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -58,6 +59,11 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory);
 // models.
 bool HoldsDcpPair(FileSystem& fs, const std::string& path);
 Result<DcpIndex> ReadDcpPair(FileSystem& fs, const std::string& path);
+
+// --allow optimizer permits that states are lost. If the file of an item of which `is_state` is true is
+// missing or too short, all such items are removed, as if they had not been saved.
+void DropLostStates(FileSystem& fs, const std::string& directory, ReaderOptions& options,
+                    const std::function<bool(const std::string&)>& is_state, DcpIndex& index);
 
 // Checks that the items of a .metadata, if `names` has one, lie in their files, and that the chunks of each
 // tensor cover its shape once. `names`: of the files in `directory`.

@@ -114,7 +114,8 @@ class MegatronDistOpener {
         items_(fs, directory_, builder_.account) {}
 
   Result<std::unique_ptr<ForeignSource>> Open() {
-    CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
+    CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcpIndex(fs_, directory_));
+    DropLostStates(fs_, directory_, options_, IsOfOptimizer, index);
     items_.ReadAhead(index);
     bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
