@@ -722,6 +722,12 @@ class DcpTest(Case):
             cairn("verify", self.path("src"), "--allow", "optimizer")
             cairn("convert", self.path("src"), out, "--to", "safetensors", "--allow", "optimizer")
             self.assertEqual(set(load_file(os.path.join(out, "model.safetensors"))), set(weights))
+        writer = dcp.FileSystemWriter(self.path("apart"), single_file_per_rank=False)  # a file for each tensor
+        dcp.save({"model": weights, "optimizer": states}, storage_writer=writer, no_dist=True)
+        places = dcp.FileSystemReader(self.path("apart")).read_metadata().storage_data
+        os.remove(self.path("apart", next(place.relative_path for key, place in places.items() if key.fqn.endswith("exp_avg"))))
+        cairn("verify", self.path("apart"), status=1)
+        cairn("verify", self.path("apart"), "--allow", "optimizer")
         os.remove(model)
         self.assertIn(model, cairn("inspect", self.path("src"), "--allow", "optimizer", status=2).stderr)
 
