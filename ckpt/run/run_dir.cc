@@ -11,6 +11,7 @@
 
 #include "ckpt/base/backoff.h"
 #include "ckpt/base/posix_error.h"
+#include "ckpt/io/directory_room.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/step_hold.h"
@@ -24,6 +25,7 @@ namespace {
 constexpr auto kSayWaiting = std::chrono::seconds(1), kSayWaitingAgain = std::chrono::seconds(30);
 
 constexpr uint64_t kMaxLatestBytes = 64;
+constexpr uint64_t kBesidesFiles = 2;  // the directory and its mark
 
 // A refusal is reported and is not a failure; an error of the disk is one.
 Status LeaveRefused(const Status& removed, const Complain& left) {
@@ -82,6 +84,14 @@ void ReportDoubts(const RunSteps& run, int64_t opened, const Complain& skipped) 
 Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir) {
   CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs, run_dir));
   return CurrentSteps(run);
+}
+
+Status CheckRoomForSteps(FileSystem& fs, const std::string& run_dir, const Room& step,
+                         const std::vector<RoomLimit>& limits) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> there, ListSteps(fs, run_dir));
+  const uint64_t count = there.empty() ? 2 : 1;
+  return CheckRoom(run_dir, {count * step.bytes, count * (step.files + kBesidesFiles)}, limits)
+      .WithContext(there.empty() ? "no room for a step and one that is kept" : "no room for another step");
 }
 
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,

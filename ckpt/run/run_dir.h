@@ -16,6 +16,8 @@
 namespace cairn {
 
 class StepReader;
+struct Room;
+struct RoomLimit;
 
 // Steps with a committed name, ascending. Empty if the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
@@ -35,6 +37,12 @@ Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string&
 // NotFound if no step opens.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const Complain& skipped);
+
+// For a training, before its first save: whether the directory has room for a step and one that is kept
+// beside it while it is written, which may be there already. `step`: the files of one. `limits`: LimitsAt()
+// the directory, before anything of a step was written. Errors: those of CheckRoom.
+Status CheckRoomForSteps(FileSystem& fs, const std::string& run_dir, const Room& step,
+                         const std::vector<RoomLimit>& limits);
 
 // How a process waits for a lock.
 struct LockWait {

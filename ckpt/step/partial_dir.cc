@@ -9,6 +9,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
+#include "ckpt/io/directory_room.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 
@@ -83,12 +84,8 @@ Status MakeOutputDir(FileSystem& fs, const std::string& path) {
 
 Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_bytes) {
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, path));
-  std::string nearest = path;
-  while (!fs.Stat(nearest).ok() && nearest != "." && nearest != "/") nearest = ParentDir(nearest);
-  CAIRN_ASSIGN_OR_RETURN(const uint64_t have_bytes, fs.FreeBytes(nearest));
-  if (need_bytes <= have_bytes) return OkStatus();
-  return NoSpace("{}: needs about {} bytes, but only {} are free; free some space or choose another path",
-                 path, need_bytes, have_bytes);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<RoomLimit> limits, LimitsAt(fs, path));
+  return CheckRoom(path, {.bytes = need_bytes}, limits);
 }
 
 void TellLeft(const Status& why) { std::fputs(fmt::format("cairn: {}\n", why.message()).c_str(), stderr); }

@@ -19,8 +19,8 @@ Status CheckOutsideSteps(FileSystem& fs, const std::string& path);
 // MakeDirs() for a path outside of committed steps.
 Status MakeOutputDir(FileSystem& fs, const std::string& path);
 
-// Checks a place to write to, which need not exist yet: outside of committed steps, and `need_bytes` are
-// free. Errors: those of CheckOutsideSteps; NoSpace naming both sizes.
+// Checks a place to write to, which need not exist yet: outside of committed steps, and with room for
+// `need_bytes`. Errors: those of CheckOutsideSteps; NoSpace naming both sizes.
 Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_bytes);
 
 // Reports on stderr, in one line, what a command leaves in place although it looks like Cairn's.

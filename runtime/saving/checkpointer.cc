@@ -7,6 +7,8 @@
 
 #include "runtime/saving/checkpointer.h"
 
+#include "ckpt/base/parse_number.h"
+#include "ckpt/io/directory_room.h"
 #include "ckpt/model/layout.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/resume.h"
@@ -112,6 +114,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
 Status Checkpointer::Prepare(const StateBuffers& buffers) {
   if (config_.save.empty()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(Agree(*control_, Reserve(buffers), "snapshot memory"));
+  CAIRN_RETURN_IF_ERROR(CheckSpace());
   if (control_->rank() == 0) PrintPlan();
   if (undrained_) Begin(slots_[0], *undrained_, buffers, /*durable=*/true);
   return OkStatus();
@@ -125,6 +128,22 @@ Status Checkpointer::Reserve(const StateBuffers& buffers) {
                            MakeStateSnapshot(buffers, *tensors_, options_, run_, control_->rank()));
   }
   return OkStatus();
+}
+
+// Collective. A step has a shard of each rank, the index and the manifest; a codec may need less.
+Status Checkpointer::CheckSpace() {
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::vector<std::string> shards,
+      control_->GatherToRoot(std::to_string(slots_[0].snapshot->plan().file_bytes()), "space for saves"));
+  const auto check = [&]() -> Status {
+    Room step{.files = shards.size() + 2};
+    for (const std::string& bytes : shards) step.bytes += ParseNumber<uint64_t>(bytes).value_or(0);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<RoomLimit> limits, LimitsAt(fs_, config_.save));
+    return CheckRoomForSteps(fs_, config_.save, step, limits);
+  };
+  const Status room = control_->rank() == 0 ? check() : OkStatus();
+  if (room.kind() == StatusKind::kNoSpace && !config_.require_space) Say("warning: " + room.message());
+  return Agree(*control_, config_.require_space ? room : OkStatus(), "space for saves");
 }
 
 void Checkpointer::PrintPlan() const {

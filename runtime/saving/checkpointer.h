@@ -57,6 +57,7 @@ class Checkpointer : public CheckpointHooks {
   Status OpenLocal();
 
   Status Reserve(const StateBuffers& buffers);
+  Status CheckSpace();
   void PrintPlan() const;
   Slot& FreeSlot();
   Descent DescentOf(const TrainState& state) const;

@@ -532,19 +532,37 @@ class Retention(Case):
 
 
 class FullDisk(Case):
-    def test_a_failed_save_is_reported_and_training_continues(self):
-        small = self.path("small")
+    def mount(self, options):
+        small = self.path(options)
         os.mkdir(small)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True)
-        if mounted.returncode != 0:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", small], capture_output=True).returncode != 0:
             self.skipTest("mounting a small tmpfs needs root")
         self.addCleanup(subprocess.run, ["umount", small])
+        return small
+
+    def test_a_failed_save_is_reported_and_training_continues(self):
+        small = self.mount("size=1m")
         self.train("run", (1, 1, 2, 1), "--train-iters", "4", "--save", os.path.join(small, "run"), "--save-interval", "2",
                    status=2)
         self.assertIn("checkpoint of iteration 2 FAILED", self.output)
         self.assertIn("iteration        4/", self.output)
         self.assertIn("No space left on device", self.output)
         self.assertFalse([name for name in os.listdir(os.path.join(small, "run")) if name.startswith("step-")])
+
+    def test_space_for_a_step_and_a_kept_one_is_asked_for_before_the_first_iteration(self):
+        """Bytes and files: whatever the second save lacks is known before the first one begins."""
+        save = ["--save-interval", "1", "--keep-last", "2", "--save"]
+        self.train("roomy", (1, 1, 2, 1), "--train-iters", "1", *save, self.path("roomy"), "--require-space")
+        self.assertNotIn("no room", self.output)
+        [step] = steps(self.path("roomy"))
+        size = sum(file.stat().st_size for file in os.scandir(step))
+        for options, unit in ((f"size={3 * size // 2}", "bytes"), ("nr_inodes=13", "files")):
+            run = os.path.join(self.mount(options), "run")
+            for flags, status in ((["--require-space"], 2), ([], 0)):
+                self.train(unit, (1, 1, 2, 1), "--train-iters", "1", *save, run, *flags, status=status)
+                self.assertRegex(self.output, rf"no room for a step and one that is kept: \S+: needs about \d+ {unit}, but only \d+ are free; free")
+                self.assertEqual("warning: no room" in self.output, status == 0)
+                self.assertEqual(len(steps(run)), int(status == 0))
 
 
 if __name__ == "__main__":

@@ -1252,6 +1252,23 @@ class RoundTripTest(ProcessTest):
         cairn.torch.save(state, run, 3)
         self.assertEqual(cairn.torch.load({"w": torch.zeros(1000, 600)}, run), 3)
 
+    def test_space_for_a_step_and_a_kept_one_is_asked_for_before_the_first_save(self):
+        """Bytes and files: whatever the second save lacks is known before the first one begins."""
+        state = {"w": torch.randn(1000, 600)}
+        for options, unit in (("size=4m", "bytes"), ("nr_inodes=15", "files")):
+            small = pathlib.Path(self.directory, unit)
+            small.mkdir()
+            if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", small], capture_output=True).returncode:
+                self.skipTest("mounting a small tmpfs needs root")
+            self.addCleanup(subprocess.run, ["umount", "-l", small])
+            says = rf"no room for a step and one that is kept: \S+: needs about \d+ {unit}, but only \d+ are free"
+            with self.assertRaisesRegex(OSError, says) as refused:
+                cairn.torch.save(state, small / "run", 1, require_space=True)
+            self.assertEqual(refused.exception.errno, errno.ENOSPC)
+            self.assertEqual(list(small.glob("run/step-*")), [])
+            cairn.torch.save(state, small / "run", 1)  # a warning on the helper's stderr
+            self.assertEqual(len(list(small.glob("run/step-*"))), 1)
+
     def test_a_helper_finishes_saves_despite_signals(self):
         saved = cairn.torch.async_save({"w": torch.randn(1000, 600)}, self.directory, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -13,13 +13,13 @@
 #include <numeric>
 #include <optional>
 
+#include "ckpt/base/child.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/verbs/strip.h"
 #include "runtime/data/hash.h"
 #include "runtime/data/indexed_dataset_builder.h"
 #include "tools/cli/progress.h"
-#include "tools/process/child.h"
 #include "tools/process/scratch_dir.h"
 #include "tools/process/trainer.h"
 #include "tools/source/open_ckpt.h"

@@ -54,8 +54,4 @@ std::optional<Finding> CheckDirect(const Examined& examined);
 
 MarkedContents ProbeFiles();
 
-// The output of a program, both streams, with a deadline. Errors: NotFound if it is not installed; Aborted if
-// it does not answer; IoError with its last line.
-Result<std::string> Ask(std::vector<std::string> words);
-
 }  // namespace cairn

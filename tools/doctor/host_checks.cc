@@ -8,17 +8,16 @@
 #include <fstream>
 #include <iterator>
 
+#include "ckpt/base/child.h"
 #include "ckpt/base/proc_memory.h"
 #include "tools/cli/progress.h"
 #include "tools/doctor/checks.h"
-#include "tools/process/child.h"
 
 namespace cairn {
 namespace {
 
 constexpr rlim_t kFewDescriptors = 1024, kFewForReshape = 4096, kFewProcesses = 1024;
 constexpr uint64_t kSmallSharedMemory = 64 << 20;  // what a container gets by default
-constexpr int kNotThere = 127, kTooLate = 124;     // exit statuses of timeout(1)
 
 std::string LimitText(rlim_t limit) {
   return limit == RLIM_INFINITY ? "unlimited" : fmt::format("{}", limit);
@@ -46,16 +45,6 @@ bool HasInfiniBand() {
          std::filesystem::directory_iterator();
 }
 
-std::string LastLine(std::string text) {
-  text.erase(text.find_last_not_of(" \n") + 1);
-  return text.substr(text.rfind('\n') + 1);
-}
-
-// "srun: fatal: ...", with or without the program's name in its message.
-std::string Said(const std::string& name, const std::string& line) {
-  return line.starts_with(name) ? line : fmt::format("{}: {}", name, line);
-}
-
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // "none pmi2 pmix": the words below the heading of `srun --mpi=list`. 23.02 indents lines of the specific
@@ -72,17 +61,6 @@ std::string MpiTypes(const std::string& list) {
 }
 
 }  // namespace
-
-Result<std::string> Ask(std::vector<std::string> words) {
-  const std::string name = words[0];
-  words.insert(words.begin(), {"timeout", "10"});
-  CAIRN_ASSIGN_OR_RETURN(const ChildOutcome outcome, RunChild(words));
-  if (outcome.exit == kNotThere) return NotFound("{} is not installed on this host", name);
-  if (outcome.exit == kTooLate) return IoError("{} does not answer within 10 s", name);
-  if (outcome.exit != 0)
-    return IoError("{}", Said(name, LastLine(outcome.err.empty() ? outcome.out : outcome.err)));
-  return outcome.out + outcome.err;
-}
 
 std::optional<Finding> CheckDescriptors(const Examined&) {
   rlimit limit{};

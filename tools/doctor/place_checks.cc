@@ -1,18 +1,10 @@
 // Facts of the directory from the kernel and the site's tools. Nothing is written.
-#include <fcntl.h>
-#include <linux/quota.h>
-#include <sys/quota.h>
-#include <sys/statvfs.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <sstream>
 
+#include "ckpt/base/child.h"
 #include "ckpt/base/parse_number.h"
-#include "ckpt/base/unique_fd.h"
+#include "ckpt/io/directory_room.h"
 #include "tools/archive/policy/purge_clock.h"
 #include "tools/cli/progress.h"
 #include "tools/doctor/checks.h"
@@ -21,8 +13,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kFewInodes = 1000;
-constexpr int kUsualSeconds = 60;            // for which NFS caches names
-constexpr uint64_t kQuotaBlockBytes = 1024;  // quotactl(2)
+constexpr int kUsualSeconds = 60;  // for which NFS caches names
 constexpr double kNearlyFull = 0.9, kLittleSpace = 0.02;
 
 bool IsOneOf(std::string_view word, std::initializer_list<std::string_view> words) {
@@ -46,54 +37,19 @@ uint64_t NumberIn(std::string_view text) { return TakeNumber<uint64_t>(text).val
 
 std::string Percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-// A limit of 0 is none.
-struct QuotaUse {
-  std::string who;
-  uint64_t bytes = 0, byte_limit = 0, files = 0, file_limit = 0;
-
-  double Share() const {
-    const auto share = [](uint64_t used, uint64_t limit) {
-      return limit == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(limit);
-    };
-    return std::max(share(bytes, byte_limit), share(files, file_limit));
-  }
-  std::string Text() const {
-    std::string text;
-    if (byte_limit > 0) text = fmt::format("{} of {}", HumanBytes(bytes), HumanBytes(byte_limit));
-    if (file_limit > 0) text += fmt::format("{}{} of {} files", text.empty() ? "" : ", ", files, file_limit);
-    return fmt::format("{} {}", who, text.empty() ? "no limit" : text);
-  }
-};
-
-// What the kernel says. Errors: NotFound if no quota is on; NotSupported.
-Result<QuotaUse> AskKernel(const std::string& directory, int type, const char* who, uint32_t id) {
-  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  struct dqblk use = {};
-  const auto command = static_cast<unsigned>(QCMD(Q_GETQUOTA, type));
-  if (fd.get() >= 0 && ::syscall(SYS_quotactl_fd, fd.get(), command, id, &use) == 0)
-    return QuotaUse{.who = fmt::format("{} {}:", who, id),
-                    .bytes = use.dqb_curspace,
-                    .byte_limit = use.dqb_bhardlimit * kQuotaBlockBytes,
-                    .files = use.dqb_curinodes,
-                    .file_limit = use.dqb_ihardlimit};
-  if (errno == ESRCH) return NotFound("none is on");
-  return NotSupported("the kernel does not report it: {}", strerror(errno));
+double ShareOf(const QuotaUse& use) {
+  const auto share = [](uint64_t used, uint64_t limit) {
+    return limit == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(limit);
+  };
+  return std::max(share(use.bytes, use.byte_limit), share(use.files, use.file_limit));
 }
 
-// "/scratch 120 0 1000 - 7 0 100 -": KiB, quota, limit, grace, files, quota, limit, grace. A number over its
-// quota has a star.
-Result<QuotaUse> AskLustre(const std::string& directory, const char* flag, const char* who, uint32_t id) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string text,
-                         Ask({"lfs", "quota", "-q", flag, std::to_string(id), directory}));
-  std::istringstream words(text);
-  std::vector<std::string> row;
-  for (std::string word; words >> word;) row.push_back(word);
-  if (row.size() < 9) return NotSupported("lfs quota says: {}", text);
-  return QuotaUse{.who = fmt::format("{} {}:", who, id),
-                  .bytes = NumberIn(row[1]) << 10,
-                  .byte_limit = NumberIn(row[3]) << 10,
-                  .files = NumberIn(row[5]),
-                  .file_limit = NumberIn(row[7])};
+std::string TextOf(const QuotaUse& use) {
+  std::string text;
+  if (use.byte_limit > 0) text = fmt::format("{} of {}", HumanBytes(use.bytes), HumanBytes(use.byte_limit));
+  if (use.file_limit > 0)
+    text += fmt::format("{}{} of {} files", text.empty() ? "" : ", ", use.files, use.file_limit);
+  return fmt::format("{}: {}", use.who, text.empty() ? "no limit" : text);
 }
 
 }  // namespace
@@ -163,11 +119,11 @@ std::optional<Finding> CheckAccessTimes(const Examined& examined) {
 std::optional<Finding> CheckSpace(const Examined& examined) {
   Finding row{.name = "space", .found = "", .meaning = "a new step is whole before an old one goes"};
   row.measured = true;
-  struct statvfs st;
   const Result<uint64_t> free = examined.fs.FreeBytes(examined.directory);
   if (!free.ok()) return NotTold(std::move(row), free.status().message());
-  if (::statvfs(examined.directory.c_str(), &st) != 0) return NotTold(std::move(row), strerror(errno));
-  const uint64_t total = uint64_t{st.f_blocks} * st.f_frsize;
+  const Result<Capacity> capacity = CapacityOf(examined.directory);
+  if (!capacity.ok()) return NotTold(std::move(row), capacity.status().message());
+  const uint64_t total = capacity->bytes;
   row.found = fmt::format("{} of {} free", HumanBytes(*free), HumanBytes(total));
   if (static_cast<double>(*free) < kLittleSpace * static_cast<double>(total)) {
     row.severity = Severity::kWarning;
@@ -180,10 +136,11 @@ std::optional<Finding> CheckSpace(const Examined& examined) {
 std::optional<Finding> CheckInodes(const Examined& examined) {
   Finding row{.name = "inodes", .found = "", .meaning = "a step has one file per rank, and two more"};
   row.measured = true;
-  struct statvfs st;
-  if (::statvfs(examined.directory.c_str(), &st) != 0) return NotTold(std::move(row), strerror(errno));
-  row.found = st.f_files == 0 ? "not counted" : fmt::format("{} of {} free", st.f_favail, st.f_files);
-  if (st.f_files == 0 || st.f_favail >= kFewInodes) return row;
+  const Result<Capacity> capacity = CapacityOf(examined.directory);
+  if (!capacity.ok()) return NotTold(std::move(row), capacity.status().message());
+  row.found = capacity->files == 0 ? "not counted"
+                                   : fmt::format("{} of {} free", capacity->free_files, capacity->files);
+  if (capacity->files == 0 || capacity->free_files >= kFewInodes) return row;
   row.severity = Severity::kWarning;
   row.change = "remove small files, or choose another directory";
   return row;
@@ -192,20 +149,15 @@ std::optional<Finding> CheckInodes(const Examined& examined) {
 std::optional<Finding> CheckQuota(const Examined& examined) {
   Finding row{.name = "quota", .found = "", .meaning = "a save beyond it fails; the previous step is kept"};
   row.measured = true;
-  const bool lustre = examined.mount.type == "lustre";
-  const std::string& directory = examined.directory;
   double share = 0;
   Status refused;
-  for (const Result<QuotaUse>& use : {lustre ? AskLustre(directory, "-u", "user", ::getuid())
-                                             : AskKernel(directory, USRQUOTA, "user", ::getuid()),
-                                      lustre ? AskLustre(directory, "-g", "group", ::getgid())
-                                             : AskKernel(directory, GRPQUOTA, "group", ::getgid())}) {
+  for (const Result<QuotaUse>& use : QuotasOf(examined.directory)) {
     if (!use.ok()) {
       refused = use.status();
       continue;
     }
-    share = std::max(share, use->Share());
-    row.found += (row.found.empty() ? "" : "; ") + use->Text();
+    share = std::max(share, ShareOf(*use));
+    row.found += (row.found.empty() ? "" : "; ") + TextOf(*use);
   }
   if (row.found.empty()) {
     row.found = refused.message();

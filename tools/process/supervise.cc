@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tools/process/child.h"
+#include "ckpt/base/child.h"
 
 namespace cairn {
 namespace {

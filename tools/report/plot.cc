@@ -9,8 +9,8 @@
 #include <map>
 #include <set>
 
+#include "ckpt/base/child.h"
 #include "tools/cli/printable.h"
-#include "tools/process/child.h"
 #include "tools/report/config_name.h"
 #include "tools/report/numbers.h"
 

@@ -67,6 +67,7 @@ Result<std::vector<Packet>> GroupsOf(const Packet& request) {
 SaveOptions OptionsOf(const nlohmann::json& request) {
   const nlohmann::json said = request.value("options", nlohmann::json::object());
   return {.compress = said.value("compress", false),
+          .require_space = said.value("require_space", false),
           .retention = {.keep_last = said.value("keep_last", int64_t{0})},
           .model = said.value("model", nlohmann::json::object()),
           .state = said.value("state", nlohmann::json::object())};

@@ -77,7 +77,8 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
   if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Tell("warning: " + why);
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
-  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), {}});
+  CAIRN_ASSIGN_OR_RETURN(std::vector<RoomLimit> limits, LimitsAt(fs, run_dir));
+  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), std::move(limits), {}});
   return OkStatus();
 }
 
@@ -124,6 +125,7 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const Save
   if (!rendezvous_.team().leads()) CAIRN_RETURN_IF_ERROR(rendezvous_.Begin());
   entered_ = true;
   CAIRN_RETURN_IF_ERROR(rendezvous_.Check());
+  if (rendezvous_.team().leads()) CAIRN_RETURN_IF_ERROR(CheckSpace(plan, options));
   (void)fs_.List(request_.run_dir);  // the run's owner may not have existed when this host last looked
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
@@ -134,6 +136,24 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const Save
   const Status written = WriteOwnShard(plan, options, wait_for);
   const Status handled = handling.get();
   return written.ok() ? handled : written;
+}
+
+// At the first save into a run; other ranks may already be writing their shards. Rank 0 knows the whole
+// tensors of which it holds a part: not those of other pipeline stages. Besides a shard a rank, a step has
+// two of values, the index and the manifest.
+Status StepSave::CheckSpace(const SavePlan& plan, const SaveOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
+  if (run->limits.empty()) return OkStatus();
+  Room step{.files = static_cast<uint64_t>(request_.world) + 4};
+  for (const StateTensor& tensor : plan.tensors) step.bytes += tensor.entry.bytes();
+  const Status room = CheckRoomForSteps(fs_, request_.run_dir, step, run->limits);
+  if (!room.ok() && options.require_space) {
+    CAIRN_ASSIGN_OR_RETURN(run->limits, LimitsAt(fs_, request_.run_dir));
+    return room;
+  }
+  if (room.kind() == StatusKind::kNoSpace) Tell("warning: " + room.message());
+  run->limits.clear();
+  return OkStatus();
 }
 
 Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,

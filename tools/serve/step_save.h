@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "ckpt/io/directory_room.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/rendezvous.h"
 #include "ckpt/run/run_dir.h"
@@ -48,6 +49,7 @@ class HeldRuns {
   struct Run {
     RunLock lock;
     std::optional<BranchedStep> newest;  // the step that was committed last; nullopt before the first
+    std::vector<RoomLimit> limits;       // before the first save; empty once it was compared with them
     std::set<std::string> left;          // sentences about steps that were not deleted, each reported once
   };
   // Makes the directory, waits for the lock (a helper of the training before may still finish its save) and
@@ -68,7 +70,8 @@ class HeldRuns {
 
 struct SaveOptions {
   bool compress = false;
-  RetentionPolicy retention;  // applied once the step is committed; its shards are read back before
+  bool require_space = false;  // the first save fails if it has no room; otherwise this is a warning
+  RetentionPolicy retention;   // applied once the step is committed; its shards are read back before
   nlohmann::json model = nlohmann::json::object();
   nlohmann::json state = nlohmann::json::object();  // in addition to the iteration
   uint64_t when = 0;                                // the training handed its tensors over (Origins::Now)
@@ -108,6 +111,7 @@ class StepSave {
   const std::string& step_dir() const { return committer_.step_dir(); }
 
  private:
+  Status CheckSpace(const SavePlan& plan, const SaveOptions& options);
   Status WriteOwnShard(SavePlan& plan, const SaveOptions& options,
                        const std::function<Status(uint64_t end)>& wait_for);
   Status HandleValues(SavePlan& plan, const SaveValues& values, const SaveOptions& options);

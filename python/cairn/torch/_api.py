@@ -36,6 +36,7 @@ def async_save(
     deadline: float = 600.0,
     keep_last: int = 0,
     on_error: OnError = "raise",
+    require_space: bool = False,
 ) -> SaveHandle:
     """Begins to save step `step` in the run directory `dir`.
 
@@ -47,12 +48,12 @@ def async_save(
     next step() waits for the copy; nothing else may change these tensors earlier. Other tensors are copied
     before async_save returns. On a GPU all tensors are copied while training continues: without optimizer,
     call SaveHandle.wait_staged before the next step.
-    replicas, experts: see CairnPlanner. compress, model, state, deadline, keep_last, on_error: see Options.
+    replicas, experts: see CairnPlanner. Other arguments: see Options.
 
     Raises TypeError or ValueError naming a value that cannot be saved; the save then fails on all ranks. A
     later failure is logged, and is the handle's exception.
     """
-    options = Options(compress, model, state, deadline, keep_last, on_error)
+    options = Options(compress, model, state, deadline, keep_last, on_error, require_space)
     planner = CairnPlanner(replicas, experts)
     return _begin(state_dict, dir, step, options, planner, optimizer, log=True)
 
@@ -101,6 +102,7 @@ def save(
     deadline: float = 600.0,
     keep_last: int = 0,
     on_error: OnError = "raise",
+    require_space: bool = False,
 ) -> Saved:
     """Saves step `step` in the run directory `dir`. Returns when the step is committed.
 
@@ -108,7 +110,7 @@ def save(
     Raises SaveFailed if a rank died, failed or was late (the message names it; earlier steps are kept),
     OSError if the disk is full, HelperDied.
     """
-    options = Options(compress, model, state, deadline, keep_last, on_error)
+    options = Options(compress, model, state, deadline, keep_last, on_error, require_space)
     planner = CairnPlanner(replicas, experts)
     return _begin(state_dict, dir, step, options, planner, (), log=False).result()
 

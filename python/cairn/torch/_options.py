@@ -24,6 +24,8 @@ class Options:
     deadline: a save fails after this many seconds without progress of any rank.
     keep_last: keep this many of the newest steps and remove older ones after each commit, once the new step
     was read back; at least two are kept (docs/deletion.md). 0 keeps all.
+    require_space: the first save into a run fails, before its tensors are written, if the directory has no
+    room (bytes, files, quota) for a step and one that is kept beside it; otherwise this is a warning.
     on_error: "raise", or "warn": a save that fails (disk full, directory missing, a rank died) is logged and
     reported in Saved.error. Values that cannot be saved still raise.
     """
@@ -34,12 +36,14 @@ class Options:
     deadline: float = 600.0
     keep_last: int = 0
     on_error: OnError = "raise"
+    require_space: bool = False
 
     def __post_init__(self) -> None:
         """Validates, because the helper would notice late or not at all."""
         whole("keep_last", self.keep_last, "a number of steps, or 0 to keep all")
-        if type(self.compress) is not bool:
-            raise TypeError(f"compress={self.compress!r}: True or False")
+        for name in ("compress", "require_space"):
+            if type(getattr(self, name)) is not bool:
+                raise TypeError(f"{name}={getattr(self, name)!r}: True or False")
         if self.on_error not in get_args(OnError):
             raise ValueError(f"on_error={self.on_error!r}: one of {', '.join(get_args(OnError))}")
         if not self.deadline > 0:
@@ -56,6 +60,7 @@ class Options:
     def for_helper(self, mesh: str) -> dict:
         return {
             "compress": self.compress,
+            "require_space": self.require_space,
             "model": self.model or {},
             "state": {**({"mesh": mesh} if mesh else {}), **(self.state or {})},
             "keep_last": operator.index(self.keep_last),

@@ -27,8 +27,8 @@ class CairnWriter(StorageWriter):
     """``dcp.save(state_dict, storage_writer=CairnWriter(dir, step=100), planner=CairnPlanner(),
     no_dist=True)``
 
-    dir: the run's directory; every rank needs write access. compress, model, state, deadline, keep_last: see
-    Options. With DCP's own planner omit no_dist: that planner divides the work by collectives.
+    dir: the run's directory; every rank needs write access. compress, model, state, deadline, keep_last,
+    require_space: see Options. With DCP's own planner omit no_dist: that planner divides the work by collectives.
     """
 
     def __init__(
@@ -41,10 +41,13 @@ class CairnWriter(StorageWriter):
         state: Optional[dict] = None,
         deadline: float = 600.0,
         keep_last: int = 0,
+        require_space: bool = False,
     ):
         self._directory = dir
         self._step = step
-        self._options = Options(compress, model, state, deadline, keep_last)
+        self._options = Options(
+            compress, model, state, deadline, keep_last, require_space=require_space
+        )
         self._alone = False
         self._handle: Optional[SaveHandle] = None
 

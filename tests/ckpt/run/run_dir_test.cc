@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "ckpt/base/this_process.h"
+#include "ckpt/io/directory_room.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/tensor.h"
 #include "tests/support/temp_dir.h"
@@ -228,6 +229,26 @@ TEST(LayoutTest, PieceNamesHaveBoxAndRange) {
   tensor.spec.name = "w";
   EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {0, 6}), "/weight/w@4,0");
   EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {2, 6}), "/weight/w@4,0+2");
+}
+
+// Before its first step a training asks for what its second save needs.
+TEST(RoomForStepsTest, CountsAStepThatIsKeptUnlessItIsThere) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir;
+  const std::string run = dir / "run";
+  const std::vector<RoomLimit> limits = {{{1000, 1000}, "free"}, {{150, 20}, "left of the quota of user 7"}};
+  EXPECT_EQ(CheckRoomForSteps(fs, run, {.bytes = 100, .files = 3}, limits).message(),
+            "no room for a step and one that is kept: " + run +
+                ": needs about 200 bytes, but only 150 are left of the quota of user 7; free some space or "
+                "choose another path");
+  EXPECT_EQ(CheckRoomForSteps(fs, run, {.bytes = 501, .files = 3}, limits).message(),
+            "no room for a step and one that is kept: " + run +
+                ": needs about 1002 bytes, but only 1000 are free; free some space or choose another path");
+  EXPECT_TRUE(CheckRoomForSteps(fs, run, {.bytes = 75, .files = 8}, limits).ok());
+  EXPECT_EQ(CheckRoomForSteps(fs, run, {.bytes = 75, .files = 9}, limits).kind(), StatusKind::kNoSpace);
+  std::filesystem::create_directories(run + "/step-00000001");
+  EXPECT_TRUE(CheckRoomForSteps(fs, run, {.bytes = 150, .files = 18}, limits).ok());
+  EXPECT_EQ(CheckRoomForSteps(fs, run, {.bytes = 151, .files = 3}, limits).kind(), StatusKind::kNoSpace);
 }
 
 TEST(RunLockTest, DetectsThatTheRunDirectoryWasReplaced) {

@@ -13,8 +13,8 @@
 #include <optional>
 #include <sstream>
 
+#include "ckpt/base/child.h"
 #include "ckpt/io/replace_file.h"
-#include "tools/process/child.h"
 
 namespace cairn {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tools/process/child.h"
+#include "ckpt/base/child.h"
 #include "tools/process/shell_word.h"
 
 namespace cairn {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/process/child.h"
+#include "ckpt/base/child.h"
 #include "tools/process/shell_word.h"
 
 namespace cairn {

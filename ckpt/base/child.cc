@@ -1,5 +1,5 @@
 // The child's three streams are files in memory, so nothing is left behind and no pipe can fill up.
-#include "tools/process/child.h"
+#include "ckpt/base/child.h"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -18,6 +18,7 @@ extern char** environ;
 namespace cairn {
 namespace {
 
+constexpr int kNotThere = 127, kTooLate = 124;  // exit statuses of timeout(1)
 constexpr Pauses kMeanwhile{std::chrono::milliseconds(50), std::chrono::milliseconds(50)};
 
 class MemoryFile {
@@ -61,6 +62,16 @@ int Spawn(const std::vector<std::string>& words, const MemoryFile& in, const Mem
   return failed ? -failed : process;
 }
 
+std::string LastLine(std::string text) {
+  text.erase(text.find_last_not_of(" \n") + 1);
+  return text.substr(text.rfind('\n') + 1);
+}
+
+// "srun: fatal: ...", with or without the program's name in its message.
+std::string Said(const std::string& name, const std::string& line) {
+  return line.starts_with(name) ? line : fmt::format("{}: {}", name, line);
+}
+
 }  // namespace
 
 std::vector<char*> Arguments(const std::vector<std::string>& words) {
@@ -101,6 +112,17 @@ Result<std::string> ChildOutput(const std::vector<std::string>& words, const std
   said.erase(said.find_last_not_of(" \n") + 1);
   return IoError("'{}' failed with exit status {}{}{}", command, outcome.exit, said.empty() ? "" : ": ",
                  said);
+}
+
+Result<std::string> Ask(std::vector<std::string> words) {
+  const std::string name = words[0];
+  words.insert(words.begin(), {"timeout", "10"});
+  CAIRN_ASSIGN_OR_RETURN(const ChildOutcome outcome, RunChild(words));
+  if (outcome.exit == kNotThere) return NotFound("{} is not installed on this host", name);
+  if (outcome.exit == kTooLate) return IoError("{} does not answer within 10 s", name);
+  if (outcome.exit != 0)
+    return IoError("{}", Said(name, LastLine(outcome.err.empty() ? outcome.out : outcome.err)));
+  return outcome.out + outcome.err;
 }
 
 }  // namespace cairn

@@ -28,4 +28,8 @@ Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::
 // The child's stdout. Errors: those of RunChild; IoError with the child's stderr if its exit status is not 0.
 Result<std::string> ChildOutput(const std::vector<std::string>& words, const std::string& input = "");
 
+// What a program of the site says, on both streams. Errors: NotFound if it is not installed; IoError if it
+// does not answer within 10 s, or with its last line.
+Result<std::string> Ask(std::vector<std::string> words);
+
 }  // namespace cairn
