@@ -353,6 +353,8 @@ class PolicyTest(CliTest):
     def test_schedules_are_printed(self):
         policy = self.policy()
         self.archive("schedule", policy, "--slurm", "--every-hours", 12, says=["--dependency=singleton", "now+12hours"])
+        self.archive("schedule", policy, "--slurm", "--array", 4, says=["#SBATCH --array=0-3", "--dependency=afterany:$SLURM_ARRAY_JOB_ID"])
+        self.archive("schedule", policy, "--cron", "--array", 4, code=2, says="--array requires --slurm")
         self.archive("schedule", policy, "--systemd", says=["OnCalendar=*-*-* 03:", "archive run --policy"])
         self.archive("schedule", policy, "--cron", says=f"archive run --policy {policy}")
         self.archive("schedule", policy, code=2)

@@ -239,6 +239,26 @@ class ScheduleSlurmTest(unittest.TestCase):
         chain.policy.unlink()
         self.assertIn("nothing to remove", chain.schedule("--uninstall"))
 
+    def test_the_tasks_of_an_array_run_side_by_side_and_the_next_waits_for_all(self):
+        chain = self.chain()
+        chain.hold()
+        job = chain.install("--array", "3")
+        self.slurm.wait(lambda: len(chain.starts()) == 3, "three tasks at once")
+        [successor] = {waiting.split("_")[0] for waiting in chain.waiting()}
+        self.slurm.run("scontrol", "update", f"JobId={successor}", "StartTime=now")
+        self.slurm.run("scancel", f"{job}_1")
+        self.slurm.wait(lambda: len(chain.jobs("RUNNING")) == 2, "the end of a task")
+        self.slurm.wait(lambda: "Dependency" in self.slurm.run("squeue", "-h", "-j", successor, "-o", "%r"), "the reason")
+        chain.release()
+        self.slurm.wait(lambda: len(chain.starts()) == 6, "the tasks of the next run")
+        self.slurm.wait(lambda: not chain.jobs("RUNNING", "COMPLETING"), "their end")
+        [third] = {waiting.split("_")[0] for waiting in chain.waiting()}
+        self.assertNotIn(third, (job, successor))
+        again = chain.install()  # of one task
+        self.assertEqual(chain.waiting() + chain.jobs("RUNNING"), [again])
+        chain.wait_for_end(again)
+        self.assertEqual(len(chain.waiting()), 1)
+
     def test_a_file_of_someone_else_is_never_replaced(self):
         chain = self.chain()
         chain.script.write_text("#!/bin/sh\necho mine\n")

@@ -158,6 +158,8 @@ std::string SlurmScript(const ScheduleOptions& o) {
   std::string site;
   if (!o.partition.empty()) site += fmt::format("#SBATCH --partition={}\n", SbatchWord(o.partition));
   if (!o.account.empty()) site += fmt::format("#SBATCH --account={}\n", SbatchWord(o.account));
+  // With singleton the tasks of an array would also wait for each other.
+  if (o.array > 1) site += fmt::format("#SBATCH --array=0-{}\n", o.array - 1);
   return Filled(kSlurmText, {{"MADE_BY", std::string(kMadeBy)},
                              {"NAME", ChainName(o)},
                              {"TIME", SbatchWord(o.time_limit)},
@@ -168,6 +170,7 @@ std::string SlurmScript(const ScheduleOptions& o) {
                              {"PREFIX", std::string(kChainPrefix)},
                              {"ID", IdOf(o.policy)},
                              {"HOURS", std::to_string(o.every_hours)},
+                             {"AFTER", o.array > 1 ? "afterany:$SLURM_ARRAY_JOB_ID" : "singleton"},
                              {"RUN", RunLine(o)}});
 }
 

@@ -27,6 +27,7 @@ struct ScheduleOptions {
   std::string script;              // path of the Slurm script, which submits itself from there
   std::string partition, account;  // of Slurm; empty: the site's default
   std::string time_limit = "08:00:00";
+  int array = 1;  // tasks of the Slurm job, which share a run (team.h)
 };
 
 std::string ChainName(const ScheduleOptions& options);

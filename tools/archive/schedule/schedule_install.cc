@@ -128,9 +128,15 @@ Status EndJobs(const std::vector<Job>& jobs, const ScheduleRun& run) {
 }
 
 // If sbatch refuses the new script, the old one is restored: a mistake in an option must not end a chain that
-// works.
-Result<std::string> Submit(const std::string& script, const std::optional<std::string>& before) {
-  const Result<std::string> out = SlurmOutput({"sbatch", "--parsable", "--dependency=singleton", script});
+// works. The new job begins once those of `older` that have begun have ended.
+Result<std::string> Submit(const std::string& script, const std::optional<std::string>& before,
+                           const std::vector<Job>& older) {
+  std::vector<std::string> words = {"sbatch", "--parsable", script};
+  std::string after;
+  for (const Job& job : older)
+    if (job.has_begun()) after += ":" + job.id;
+  if (!after.empty()) words.insert(words.begin() + 2, "--dependency=afterany" + after);
+  const Result<std::string> out = SlurmOutput(words);
   if (out.ok()) return "job " + out->substr(0, out->find_first_of(";\n"));
   CAIRN_RETURN_IF_ERROR(before ? Replace(script, *before) : FileSystem::Posix().RemoveFile(script));
   return out.status();
@@ -145,7 +151,7 @@ Status InstallSlurm(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> older, JobsOfChain(o.policy));
   CAIRN_RETURN_IF_ERROR(Write(run, o.script, SlurmScript(o)));
   CAIRN_RETURN_IF_ERROR(
-      Change(run, "submit", "submitted", o.script, [&] { return Submit(o.script, before); }));
+      Change(run, "submit", "submitted", o.script, [&] { return Submit(o.script, before, older); }));
   return EndJobs(older, run);
 }
 

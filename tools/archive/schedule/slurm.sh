@@ -24,24 +24,26 @@ another_waits() {
   while read -r job state name; do
     case $name in %%PREFIX%%*-%%ID%%) ;; *) continue ;; esac
     case $state in RUNNING | COMPLETING | SUSPENDED | STOPPED) continue ;; esac
-    [ "$job" = "$SLURM_JOB_ID" ] || return 0
+    [ "$job" = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" ] || return 0
   done <<< "$jobs"
   return 1
 }
 
-# submit_next TRIES: submits a job that waits for its time and for the others of the chain (singleton).
+# submit_next TRIES: submits a job that waits for its time, and for the others of the chain (singleton) or for
+# all tasks of this array, of which the first one submits.
 submit_next() {
   local tries jobs file
+  [ "${SLURM_ARRAY_TASK_ID:-0}" = 0 ] || return 0
   for ((tries = $1; tries > 0; --tries)); do
     if [ ! -e "$script" ] && [ -e "$policy" ]; then
       echo "$chain: $script no longer exists, so this is the last run; 'cairn archive schedule ... --install' starts a new chain"
       return 0
     fi
-    if jobs=$(squeue -h -u "$(id -u)" -o '%i %T %j'); then
+    if jobs=$(squeue -h -u "$(id -u)" -o '%F %T %j'); then
       another_waits "$jobs" && return 0
       file=$script
       [ -r "$file" ] || file=$0
-      sbatch --begin=now+%%HOURS%%hours --dependency=singleton "$file" && return 0
+      sbatch --begin=now+%%HOURS%%hours --dependency=%%AFTER%% "$file" && return 0
     fi
     ((tries == 1)) || sleep 20
   done

@@ -100,7 +100,7 @@ void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
       archive, verb, "schedule", "print, install or remove the schedule that runs a policy", RunSchedule);
   schedule->add_option("POLICY", arguments->policy, "the policy, a TOML file")->required();
   CLI::Option_group* kind = schedule->add_option_group("scheduler");
-  kind->add_flag("--slurm", arguments->slurm, "a job that submits its successor");
+  CLI::Option* slurm = kind->add_flag("--slurm", arguments->slurm, "a job that submits its successor");
   kind->add_flag("--systemd", arguments->systemd, "a service and its timer, of the user");
   kind->add_flag("--cron", arguments->cron, "a line of the crontab");
   kind->require_option(1);
@@ -132,6 +132,10 @@ void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
   schedule->add_option("--account", o.account, "of the Slurm job")->type_name("NAME");
   schedule->add_option("--time", o.time_limit, "limit of the Slurm job (default 08:00:00)")
       ->type_name("TIME");
+  schedule->add_option("--array", o.array, "tasks of the Slurm job, which share the sources of a run")
+      ->needs(slurm)
+      ->check(CLI::Range(2, 1000))
+      ->option_text("N");
   schedule->footer(
       "Each policy has its own chain, cairn-archive-LABEL-ID: the job's name, the units' or the end\n"
       "of the crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the\n"
