@@ -216,6 +216,29 @@ class PlanTest(CliTest):
         for script in (self.dir / "own").iterdir():
             self.assertNotIn("DATA_PATH", script.read_text())
 
+    def test_a_task_of_an_array_leaves_the_rest_to_the_next_one_or_cancels_it(self):
+        """With programs in place of Slurm's: the training exits with $ENDS, or with 0 after Slurm's signal."""
+        args = ["plan", *MODEL, "--nodes", 48, "--train-iters", 100, "--top", 1]
+        self.cairn(*args, "--sbatch", self.dir / "jobs", "--array", 3)
+        [script] = (self.dir / "jobs").iterdir()
+        self.assertIn("\n#SBATCH --array=1-3%1\n", script.read_text())
+        self.assertNotIn("scontrol", script.read_text())
+        if shutil.which("shellcheck"):
+            subprocess.run(["shellcheck", script], check=True)
+        programs = self.dir / "bin"
+        programs.mkdir()
+        (programs / "srun").write_text('#!/bin/bash\ntrap "exit 0" USR1\nwhile [ "$ENDS" = asked ]; do kill -USR1 $PPID; sleep 0.1; done\nexit $ENDS\n')
+        (programs / "scancel").write_text('#!/bin/sh\necho "$@"\n')
+        for program in programs.iterdir():
+            program.chmod(0o755)
+        rest = "--state=PENDING 7\n"
+        for ends, says in (("0", rest), ("asked", ""), ("75", ""), ("137", ""), ("2", rest), ("143", rest)):
+            done = subprocess.run(["bash", script], capture_output=True, text=True, cwd=self.dir, env={
+                "PATH": f"{programs}:{os.environ['PATH']}", "ENDS": ends, "SLURM_ARRAY_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "48",
+                "DATA_PATH": "x"})
+            self.assertEqual((done.returncode, done.stdout), (int(ends) if ends.isdigit() else 0, says), done.stderr)
+        self.cairn(*args, "--array", 3, code=2, says="--array requires --sbatch")
+
     def test_misuse(self):
         self.cairn("plan", code=2, says="a model is needed")
         self.cairn("plan", *MODEL, "--require", "dp %% 4", code=2, says="variables are")

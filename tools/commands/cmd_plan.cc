@@ -36,7 +36,10 @@ Result<std::vector<std::string>> WriteScripts(const PlanFlags& options, const st
   }
   if (options.dry_run) return paths;
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.sbatch));
-  JobOptions job{.samples = SamplesOf(options), .time = options.time_limit, .arguments = options.sbatch_args};
+  JobOptions job{.samples = SamplesOf(options),
+                 .time = options.time_limit,
+                 .array = options.array,
+                 .arguments = options.sbatch_args};
   for (size_t i = 0; i < plans.size(); ++i) {
     job.save_interval = plans[i].save_interval;
     CAIRN_RETURN_IF_ERROR(

@@ -141,9 +141,16 @@ void DeclareOutput(CLI::App& plan, PlanFlags& o) {
       ->check(CLI::PositiveNumber)
       ->option_text("K");
   AddSize(plan, "--quota", o.quota_bytes, "compare the checkpoints that are kept with this quota, like 50TB");
-  plan.add_option("--sbatch", o.sbatch,
-                  "directory for job scripts of the plans, named after their configuration")
-      ->type_name("DIR");
+  CLI::Option* sbatch =
+      plan.add_option("--sbatch", o.sbatch,
+                      "directory for job scripts of the plans, named after their configuration")
+          ->type_name("DIR");
+  plan.add_option(
+          "--array", o.array,
+          "in the scripts: N tasks of an array, one after another, instead of a job that queues itself again")
+      ->needs(sbatch)
+      ->check(CLI::Range(1, 1000))
+      ->option_text("N");
   plan.add_option("--sbatch-args", o.sbatch_args, "flags to append to cairn train in the scripts")
       ->type_name("FLAGS");
   plan.add_option("--time-limit", o.time_limit, "Slurm's limit of one job")

@@ -30,6 +30,7 @@ struct PlanFlags {
   uint64_t quota_bytes = 0;  // on scratch; 0: none was given
   std::string sbatch;        // directory; empty: no scripts
   std::string sbatch_args;
+  int array = 0;  // JobOptions
   std::string time_limit = "20:00:00";
   bool dry_run = false;
   bool json = false;

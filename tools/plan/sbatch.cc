@@ -2,9 +2,10 @@
 // bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm sends USR1 to
 // the batch shell, whose trap passes it to srun; the script then waits again, for the signal ended the first
 // wait early. It requeues itself if the signal came and the training exited with status 0, and a limited
-// number of times if the training lost a rank or a node. On a node failure that Slurm notices first, a
-// preemption and `scontrol requeue` Slurm requeues it. The job asks for processors and not for tasks: Slurm
-// keeps the number of tasks from the first start, and `sbatch --nodes=3-4` could not start again on 3.
+// number of times if the training lost a rank or a node; a task of an array leaves both to the next task. On
+// a node failure that Slurm notices first, a preemption and `scontrol requeue` Slurm requeues it. The job
+// asks for processors and not for tasks: Slurm keeps the number of tasks from the first start, and `sbatch
+// --nodes=3-4` could not start again on 3.
 
 #include "tools/plan/sbatch.h"
 
@@ -100,6 +101,28 @@ bool Gives(const std::string& arguments, const std::string& flag) {
 
 constexpr int kSaveMinutes = 10;   // before its limit the job saves
 constexpr int kMaxRestarts = 100;  // of a job that lost a rank or a node
+constexpr char kRequeues[] =
+    R"(case $status in
+  0) [ "$asked" = 0 ] || scontrol requeue "$SLURM_JOB_ID" ;;
+  {lost} | 137) # a rank or a node was lost; a rank was killed
+    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "${{MAX_RESTARTS:-{restarts}}}" ]; then
+      echo "A rank or a node was lost (exit status $status): job $SLURM_JOB_ID is queued again" >&2
+      scontrol requeue "$SLURM_JOB_ID"
+    else
+      echo "A rank or a node was lost (exit status $status) after ${{SLURM_RESTART_COUNT:-0}} restarts: the job ends" >&2
+    fi
+    ;;
+esac
+)";
+// All tasks are in the queue from the beginning, so each waits while the one before trains.
+constexpr char kNextTask[] =
+    R"(case $status in
+  0) next=$asked ;; # else the training is complete
+  {lost} | 137) next=1 ;; # a rank or a node was lost; a rank was killed
+  *) next=0 ;;
+esac
+[ "$next" = 1 ] || scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
+)";
 constexpr char kDataFlag[] =
     "--data-path \"${DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}\"";
 
@@ -148,6 +171,10 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
   if (!data) flags.push_back(kDataFlag);
   const std::string tasks = setup.gpus % node == 0 ? fmt::format("$(({} * SLURM_JOB_NUM_NODES))", node)
                                                    : std::to_string(setup.gpus);
+  const int lost = kExitLostPeer;
+  const std::string end =
+      options.array > 0 ? fmt::format(kNextTask, fmt::arg("lost", lost))
+                        : fmt::format(kRequeues, fmt::arg("lost", lost), fmt::arg("restarts", kMaxRestarts));
   return fmt::format(
       R"(#!/bin/bash
 # Written by cairn plan. Submit with: {prefix}sbatch {name}.sbatch
@@ -159,7 +186,7 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
 {gpus_per_node}#SBATCH --time={time}
 #SBATCH --signal=B:USR1@{signal}
 #SBATCH --requeue
-set -euo pipefail
+{array}set -euo pipefail
 
 save=${{SAVE:-$PWD/{name}}} # checkpoints; the job resumes from the newest good one
 flags=(
@@ -181,21 +208,11 @@ while kill -0 "$step" 2>/dev/null; do # wait returns early when the signal comes
   status=0
   wait "$step" || status=$?
 done
-case $status in
-  0) [ "$asked" = 0 ] || scontrol requeue "$SLURM_JOB_ID" ;;
-  {lost} | 137) # a rank or a node was lost; a rank was killed
-    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "${{MAX_RESTARTS:-{restarts}}}" ]; then
-      echo "A rank or a node was lost (exit status $status): job $SLURM_JOB_ID is queued again" >&2
-      scontrol requeue "$SLURM_JOB_ID"
-    else
-      echo "A rank or a node was lost (exit status $status) after ${{SLURM_RESTART_COUNT:-0}} restarts: the job ends" >&2
-    fi
-    ;;
-esac
-exit "$status"
+{end}exit "$status"
 )",
       fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("node", node), fmt::arg("tasks", tasks),
-      fmt::arg("lost", static_cast<int>(kExitLostPeer)), fmt::arg("restarts", kMaxRestarts),
+      fmt::arg("end", end),
+      fmt::arg("array", options.array > 0 ? fmt::format("#SBATCH --array=1-{}%1\n", options.array) : ""),
       fmt::arg("gpus_per_node", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)),
       fmt::arg("time", options.time), fmt::arg("signal", kSaveMinutes * 60),
       fmt::arg("minutes", kSaveMinutes), fmt::arg("flags", fmt::join(flags, "\n  ")),

@@ -20,7 +20,8 @@ std::string JobName(const PlanRequest& request, const RunSetup& setup);
 struct JobOptions {
   double samples = 0;  // to train
   std::string time =
-      "20:00:00";             // Slurm's limit of one job; the script requeues itself until training is done
+      "20:00:00";  // Slurm's limit of one job; the script requeues itself until training is done
+  int array = 0;   // jobs of an array, one after another, instead of one that requeues itself; 0: none
   int64_t save_interval = 0;  // steps between checkpoints; 0: only at the end
   std::string arguments;      // appended to cairn train as they are: data, learning rate, intervals
 };
