@@ -227,7 +227,8 @@ class PlanTest(CliTest):
             subprocess.run(["shellcheck", script], check=True)
         programs = self.dir / "bin"
         programs.mkdir()
-        (programs / "srun").write_text('#!/bin/bash\ntrap "exit 0" USR1\nwhile [ "$ENDS" = asked ]; do kill -USR1 $PPID; sleep 0.1; done\nexit $ENDS\n')
+        (programs / "srun").write_text('#!/bin/bash\ntrap "exit 0" USR1\n'
+                                       'while [ "$ENDS" = asked ]; do kill -USR1 $PPID; sleep 0.1; done\nexit $ENDS\n')
         (programs / "scancel").write_text('#!/bin/sh\necho "$@"\n')
         for program in programs.iterdir():
             program.chmod(0o755)

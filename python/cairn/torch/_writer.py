@@ -28,7 +28,8 @@ class CairnWriter(StorageWriter):
     no_dist=True)``
 
     dir: the run's directory; every rank needs write access. compress, model, state, deadline, keep_last,
-    require_space: see Options. With DCP's own planner omit no_dist: that planner divides the work by collectives.
+    require_space: see Options. With DCP's own planner omit no_dist: that planner divides the work by
+    collectives.
     """
 
     def __init__(
