@@ -42,7 +42,7 @@ struct Module {
   Layout layout = Layout::kStacked;
   std::string when = kAlways;    // condition for the module
   std::string weight = kAlways;  // condition for a weight; a LayerNorm may have neither
-  // Follow its name in that of its weight and its bias; {"", "_bias"} if the module is a parameter itself.
+  // Suffixes of the weight's and the bias's name; {"", "_bias"} if the module is a parameter itself.
   std::vector<std::string> suffixes = {".weight", ".bias"};
 
   std::string Name(bool of_bias) const { return name + suffixes[of_bias]; }

@@ -197,8 +197,7 @@ class Reader {
       if (module == nullptr || module->place == 0 || name.find(kLayerNumber) == std::string::npos)
         return InvalidArgument(
             "{}: copies: {} is {}; it must be a name with {{}} for the layer's number, and a canonical "
-            "module "
-            "outside the layers",
+            "module outside the layers",
             file_, name, of.dump());
       family_.copies.emplace(name, of.get<std::string>());
     }
@@ -315,8 +314,7 @@ class Reader {
     const auto unknown = [&](const char* where, const std::string& name) {
       return InvalidArgument(
           "{}: {} {}: it decides neither on tensors nor on the function (ckpt/model/model_function.h); name "
-          "its "
-          "key in harmless",
+          "its key in harmless",
           file_, where, name);
     };
     std::set<std::string> names;

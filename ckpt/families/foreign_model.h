@@ -25,8 +25,8 @@ struct ForeignTensor {
   std::string name;
   Dims shape;
   std::vector<ForeignPart> parts;  // cover it once
-  // The shape that they see it in: its last dimension in two, so that every n-th index is a box. Empty: its
-  // own.
+  // Shape under which the parts address the tensor: the last dimension split in two, so that every n-th
+  // index is a box. Empty: its own.
   Dims seen = {};
 
   const Dims& seen_shape() const { return seen.rank() > 0 ? seen : shape; }

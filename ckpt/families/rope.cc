@@ -43,8 +43,7 @@ Status ReadRope(const json& config, json& model) {
   if (!percent.is_null() && percent != 1 && !model.contains("rotary_percent"))
     return NotSupported(
         "config.json: partial_rotary_factor is {}; transformers applies it only to some kinds of rope of "
-        "this "
-        "family, and no table says which",
+        "this family, and no table says which",
         percent.dump());
   if (!percent.is_null() && model.contains("rotary_percent")) model["rotary_percent"] = percent;
   if (!scaling.is_null()) model["rope_scaling"] = scaling;

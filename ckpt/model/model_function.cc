@@ -47,8 +47,7 @@ constexpr FunctionField kFields[] = {
     {"router_score", "of experts: softmax over all, or sigmoid of each", "\"softmax\""},
     {"router_method",
      "as DeepSeek names them: greedy, group_limited_greedy or noaux_tc; greedy_on_input: the scores are "
-     "factors "
-     "on what experts read",
+     "factors on what experts read",
      "\"greedy\""},
     {"router_scale", "factor on the weights of the visited experts", "1"},
     {"router_groups", "groups of experts, of which a token visits router_groups_per_token", "null"},

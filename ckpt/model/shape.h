@@ -28,8 +28,8 @@ struct ModelShape {
   int64_t kv_heads = 0;  // divides heads; 0: heads
   int64_t head_dim = 0;  // 0: hidden / heads
   int64_t ffn = 0;       // width inside the MLP; 0: 4 * hidden
-  // Multi-head latent attention: queries, and keys with values, come from vectors of these sizes; 0:
-  // directly.
+  // Multi-head latent attention: ranks of the down projections of queries, and of keys and values; 0:
+  // none.
   int64_t query_rank = 0;
   int64_t key_value_rank = 0;
   int64_t rotated_dim = 0;        // elements of a head that latent attention rotates

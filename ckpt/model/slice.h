@@ -26,8 +26,8 @@ inline Axis DataAxisOf(const ParameterSpec& parameter) {
 // ranks have fewer rows, or none.
 Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, int rank);
 
-// The parameter whose ranks have slices of shape `slice` in memory. A padded dimension keeps its size, and is
-// padded to these slices.
+// Reconstructs the whole parameter from the shape of one rank's slice. A padded dimension keeps its true
+// size; its padding is set so that slices match.
 ParameterSpec WithSlices(ParameterSpec parameter, const Dims& slice, const Topology& topology);
 
 }  // namespace cairn

@@ -86,7 +86,7 @@ bool IsOptimizerState(Role role);
 struct Cut {
   Axis axis = Axis::kTp;
   int8_t dim = 0;
-  uint64_t unit = 1;  // it falls on multiples of this many elements (head size for q, k, v)
+  uint64_t unit = 1;  // the cut falls on multiples of this (head size for q, k, v)
   uint64_t pad = 0;   // >0: in memory, the dimension is padded to a multiple of pad * ranks (vocabulary)
   bool operator==(const Cut&) const = default;
 };

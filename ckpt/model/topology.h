@@ -23,7 +23,7 @@ enum class Axis : uint8_t {
   kPp = 5,   // pipeline stages
 };
 
-// Those that can cut a parameter, of experts or not.
+// Axes that can cut a dense parameter, and one of experts.
 inline constexpr Axis kDenseAxes[] = {Axis::kTp}, kExpertAxes[] = {Axis::kEtp, Axis::kEp};
 
 struct Topology {

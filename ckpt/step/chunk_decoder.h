@@ -43,8 +43,8 @@ class ChunkDecoder {
   // Errors: Corrupt naming file, offset and tensor; NotSupported if the chunk must be joined.
   Status Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                 const Sink& sink) const;
-  // Joins a chunk of low halves with the bf16 weights of the same elements to the master, or derives a
-  // weight, of which nothing is stored, from its fp32 masters; verifies the result. Errors: as above.
+  // Rebuilds a chunk of the master from its low halves and the bf16 weights, or derives a weight, of which
+  // nothing is stored, from its fp32 masters; verifies the result. Errors: as above.
   Status Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
               std::span<const std::byte> other, std::span<std::byte> out) const;
 

@@ -15,7 +15,8 @@ namespace cairn {
 // Maps boxes, one after another, in its own memory.
 class BoxTransposer {
  public:
-  // Puts the elements of `common` to their places in `array`, the bytes of `target`; the rest as below.
+  // Copies the elements of `common` to their places in `array`, the bytes of `target`. Other parameters: as
+  // below.
   static void Put(const BoxMap& map, const Box& common, const Box& have, std::span<const std::byte> bytes,
                   const Box& target, std::span<std::byte> array);
 

@@ -29,7 +29,7 @@ struct StepNames {
   std::span<const std::string_view> prefixes = {};  // before the step's number; '#' is any number
   std::string_view tracker = {};                    // next to the steps: names the newest finished one
   std::string_view last_file = {};                  // in a step: written after all others
-  const char* last_after = nullptr;  // glob of files that it follows in their folder; null: in every step
+  const char* last_after = nullptr;  // written after files that fit this, in their folder; null: once a step
   // Globs of files of other programs' steps, named the same way, that have no such file.
   std::span<const std::string_view> without_last = {};
   // If a directory is a step of the system whatever its name is: its number, as its files say it. Null: only

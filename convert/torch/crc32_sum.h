@@ -20,7 +20,7 @@ class Crc32Sum {
 
   // The linear CRC of a stretch continues where `crc` (0 at first) ended.
   static uint32_t Extend(uint32_t crc, std::span<const std::byte> bytes);
-  // Adds a stretch that ends before byte `end` of the record. `crc` is what Extend() made of it.
+  // Adds a range that ends before byte `end` of the record; `crc` is the result of Extend() for it.
   void Add(uint64_t end, uint32_t crc);
   uint32_t Finish() const;
 

@@ -46,7 +46,7 @@ Result<uint64_t> FindEnd(std::string_view tail) {
 Result<Directory> FindDirectory(File& file, Stretch where) {
   if (where.size() < kEndBytes) return Corrupt("{} bytes are not a zip container", where.size());
   const uint64_t tail_bytes = std::min(where.size(), kEndBytes + kMaxCommentBytes + kZip64LocatorBytes);
-  // Comments are for other programs: the end is at the end, behind the locator of a zip64 end.
+  // Archive comments are not supported: the end record must be last, behind the locator of a zip64 end.
   uint64_t read = std::min<uint64_t>(tail_bytes, 4096);
   CAIRN_ASSIGN_OR_RETURN(std::string tail, ReadBytes(file, where.end - read, read));
   Result<uint64_t> end = FindEnd(tail);

@@ -167,9 +167,7 @@ Status CheckModel(const TrainConfig& c) {
   if ((c.scattered_embeddings || c.sequence_parallel) && rows % c.tensor_model_parallel_size != 0)
     return InvalidArgument(
         "--sequence-parallel and --scattered-embeddings: {} rows of a micro-batch (--micro-batch-size * "
-        "--seq-length) are not a "
-        "multiple "
-        "of TP={}",
+        "--seq-length) are not a multiple of TP={}",
         rows, c.tensor_model_parallel_size);
   const int64_t padded = c.pad_vocab_size_to;
   if (padded > 0 && (padded < c.vocab_size || padded % c.tensor_model_parallel_size != 0))

@@ -50,7 +50,7 @@ class StatusBoard {
   bool ClaimStopping();
   bool stopping() const;
 
-  // The first rank on the host of each rank; before the others use what is below.
+  // Sets, for each rank, the first rank of its host. Call it before the methods below.
   void SetFirstRanks(std::vector<int> first_ranks, double silence_limit);
   // Seconds since this host heard that of `first_rank`, or since its own first rank listened. Never: nullopt.
   std::optional<double> Silence(int first_rank) const;

@@ -76,7 +76,7 @@ Status DataLoader::Read(int64_t consumed_samples, int64_t micro_batch, std::span
 
 MicroBatch DataLoader::Get(int64_t consumed_samples, int64_t micro_batch) {
   if (!needs_data_) return {};
-  // Pinned for a GPU: the copy then waits for nothing that was launched before it.
+  // Pinned memory lets the copy to the GPU run without waiting for earlier work.
   const at::Tensor samples = at::empty({config_.micro_batch_size, config_.seq_length + 1},
                                        at::TensorOptions(at::kLong).pinned_memory(device_.is_cuda()));
   const std::span<int64_t> all(samples.mutable_data_ptr<int64_t>(), samples.numel());

@@ -209,8 +209,7 @@ void AddDiffCommand(CLI::App& app, Verb& verb) {
   diff->add_flag("--json", arguments->json, "print all differences as JSON");
   diff->footer(
       "Compares structure first: tensors that one side lacks, shapes, types. Leaves out random states of "
-      "cairn "
-      "train; --ignore 'rng*' leaves out those that a state dict has under such a name.\n\n" +
+      "cairn train; --ignore 'rng*' leaves out those that a state dict has under such a name.\n\n" +
       HelpFooter("cairn diff runs/gpt/step-00000100 runs/gpt-tp4 --ignore optimizer --rtol 1e-6",
                  "the checkpoints differ by more than the tolerance"));
 }

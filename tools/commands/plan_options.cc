@@ -97,8 +97,7 @@ void DeclareSearch(CLI::App& plan, PlanFlags& o) {
   AddFramework(plan, r.setup.program)
       ->description(
           "program whose memory is counted, and whose flags describe the cut; default: megatron-deepspeed, "
-          "but "
-          "megatron-lm for experts and latent attention");
+          "but megatron-lm for experts and latent attention");
   plan.add_flag("--for-cairn", o.for_cairn,
                 "only plans that cairn train runs, with its memory (implied by --sbatch)");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
@@ -297,8 +296,7 @@ Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
        request.setup.precision == Precision::kFp8))
     return InvalidArgument(
         "cairn train supports neither sequence parallelism nor FP8, and chooses its attention itself; plan "
-        "without "
-        "--for-cairn and --sbatch");
+        "without --for-cairn and --sbatch");
   if (of_megatron_lm && options.hidden_near > 0)
     return InvalidArgument("--for-hidden-near proposes shapes without experts and latent attention only");
   if (scripts && SamplesOf(options) == 0)

@@ -39,8 +39,7 @@ Status UncoveredTensor(const Status& why) {
   if (why.kind() != StatusKind::kCorrupt) return why;
   return InvalidArgument(
       "{}; replicas= names the ranks that hold the same, for a plain tensor that only some ranks have and "
-      "for "
-      "HYBRID_SHARD of FSDP1",
+      "for HYBRID_SHARD of FSDP1",
       why.message());
 }
 

@@ -202,8 +202,7 @@ class Mapper {
       return InvalidArgument(
           "the optimizer's states are identified by numbers ({}), and no file assigns these to parameters; "
           "save torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer), which "
-          "has "
-          "names; --allow optimizer takes the weights without them",
+          "has names; --allow optimizer takes the weights without them",
           ShortList(unknown_));
     const auto adapter = [](const std::string& name) { return name.find(".lora_") != name.npos; };
     if (std::ranges::any_of(unknown_, adapter))
@@ -217,8 +216,7 @@ class Mapper {
     if (!unknown_states_.empty())
       return InvalidArgument(
           "the optimizer's state has no place in a model in this form ({}); --allow optimizer takes the "
-          "weights "
-          "without it",
+          "weights without it",
           ShortList(unknown_states_));
     if (!doubles_.empty())
       return InvalidArgument("{} tensors of the model occur twice: {}{}", doubles_.size(),

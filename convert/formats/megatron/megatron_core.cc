@@ -116,8 +116,7 @@ Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
     if (topology.ep == 1 && topology.size(Axis::kEtp) != topology.tp)
       return NotSupported(
           "EP=1 with ETP={} and TP={}: Megatron's optimizer would reduce ranks that hold different parts of "
-          "an "
-          "expert; choose an ETP of {}, or another EP",
+          "an expert; choose an ETP of {}, or another EP",
           topology.size(Axis::kEtp), topology.tp, topology.tp);
     PartExperts(tensors, topology.ep > 1, state.groups);
   }

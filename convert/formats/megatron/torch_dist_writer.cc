@@ -107,7 +107,7 @@ class TorchDistPlanner {
   // ---- Tensors.
 
   Status AddTensors() {
-    // For each rank that has other parts than the ones before it, in one order.
+    // One list for each rank that holds different parts; all lists have the same order.
     std::vector<std::vector<MegatronTensor>> ranks;
     const int count = std::max(plan_.topology.tp, plan_.shape.experts > 0 ? ExpertRanks() : 1);
     for (int rank = 0; rank < count; ++rank) {

@@ -22,15 +22,15 @@ namespace cairn {
 
 struct MegatronModule {
   std::string_view name;                    // of Megatron-LM and Megatron-DeepSpeed
-  std::vector<std::string_view> canonical;  // one; query, key and value; or gate and up, or only up
-  // The place in which Transformer Engine's layers register it; those with the same follow the table below.
+  std::vector<std::string_view> canonical;  // one; or q, k, v; or gate and up, or up only
+  // The place in which Transformer Engine's layers register it; equal numbers keep the order of the table.
   int core_order = -1;
   std::string_view core = {};   // its name with Megatron-Core's own layers
   std::string_view fused = {};  // of a norm in the linear module after it: with Transformer Engine's layers
   bool linear = false;          // has an _extra_state in addition to its parameters
   std::string_view older = {};  // its name in Megatron-LM v1 to v2, or in an embedding's head
   std::string_view weight = "weight";  // the end of its weight's name
-  bool of_mtp = false;                 // beside the layer inside one of multi-token prediction
+  bool of_mtp = false;                 // of a prediction layer itself, not of the decoder layer in it
 
   // "mlp.linear_fc1.layer_norm_weight"; with `local_spec`, Megatron-Core's own layers,
   // "pre_mlp_layernorm.weight". No linear module comes after a norm in front of a mixture, or of latent

@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// The first token of the document of each token, int64 [b, s]. `tokens`: int64 [b, s].
+// For each token, the index of the first token of its document, int64 [b, s]. `tokens`: int64 [b, s].
 at::Tensor DocumentBegins(const at::Tensor& tokens, int64_t eod);
 
 // The documents of a micro-batch, for the model.

@@ -23,8 +23,7 @@ TEST(StateMemoryTest, NamesThePartAndItsSize) {
 TEST(StateMemoryTest, ShortensLibtorchsMessagesToOneLine) {
   const auto cpu = OutOfMemoryLine(
       "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
-      "to "
-      "allocate 2500000000 bytes. Error code 12 (Cannot allocate memory)");
+      "to allocate 2500000000 bytes. Error code 12 (Cannot allocate memory)");
   ASSERT_TRUE(cpu.has_value());
   EXPECT_TRUE(cpu->starts_with("out of memory: activations and buffers need 2.50 GB more; give a smaller"))
       << *cpu;
