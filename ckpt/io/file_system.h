@@ -77,6 +77,8 @@ struct FileInfo {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
+  // Whether other processes can reach the same files: then locks, marks, owners and mounts count.
+  virtual bool HasOtherProcesses() const { return false; }
   // A regular file; NotSupported for anything else, so that a FIFO in a checkpoint's place does not block.
   virtual Result<std::unique_ptr<File>> OpenForRead(const std::string& path,
                                                     Direct direct = Direct::kOff) = 0;

@@ -187,6 +187,8 @@ Result<std::unique_ptr<File>> OpenRegular(const std::string& path, Direct direct
 
 class PosixFileSystem final : public FileSystem {
  public:
+  bool HasOtherProcesses() const override { return true; }
+
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
     return OpenRegular(path, direct);
   }

@@ -32,7 +32,7 @@ Status CheckNoLink(FileSystem& fs, const std::string& directory) {
 // Nothing is mounted in a simulated file system.
 Status CheckMounts(FileSystem& fs, const std::string& directory,
                    const std::vector<std::string>& directories = {}) {
-  return &fs == &FileSystem::Posix() ? CheckNoMount(directory, directories) : OkStatus();
+  return fs.HasOtherProcesses() ? CheckNoMount(directory, directories) : OkStatus();
 }
 
 using IsKnown = std::function<bool(const std::string&)>;
@@ -193,7 +193,7 @@ Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string
 // ---- The lock ----
 
 Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_dir) {
-  if (&fs != &FileSystem::Posix()) return DeletionLock(std::nullopt);
+  if (!fs.HasOtherProcesses()) return DeletionLock(std::nullopt);
   CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kDeletionLockName)));
   for (Backoff backoff;; backoff.Pause()) {
     CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));

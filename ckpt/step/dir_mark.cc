@@ -224,7 +224,7 @@ uint32_t OwnerOfNewFiles(FileSystem& fs, const std::string& directory) {
 }
 
 bool IsOwn(FileSystem& fs, const std::string& directory, uint32_t owner) {
-  return !HasOtherProcesses(fs) || owner == ::geteuid() || owner == OwnerOfNewFiles(fs, directory);
+  return !fs.HasOtherProcesses() || owner == ::geteuid() || owner == OwnerOfNewFiles(fs, directory);
 }
 
 // For a directory that does not exist. A process that was killed right after it had created its mark left it
@@ -277,7 +277,7 @@ Result<bool> IsFree(const std::string& locked, std::optional<FileLock>& lock) {
 class WriterLocks {
  public:
   Result<bool> Take(FileSystem& fs, const std::string& directory, LocksHeld held) {
-    if (!HasOtherProcesses(fs) || held == LocksHeld::kAll) return true;
+    if (!fs.HasOtherProcesses() || held == LocksHeld::kAll) return true;
     std::vector<std::string> files = {MarkPath(directory), JoinPath(directory, kLockName)};
     if (held == LocksHeld::kNone && ParseMarkedDirName(LastName(directory)))
       files.push_back(JoinPath(ParentDir(directory), kLockName));
@@ -297,8 +297,6 @@ class WriterLocks {
 std::string MarkPath(std::string_view directory) {
   return fmt::format("{}{}", WithoutSlashes(directory), kMarkSuffix);
 }
-
-bool HasOtherProcesses(const FileSystem& fs) { return &fs == &FileSystem::Posix(); }
 
 std::string PartialPrefix(std::string_view path) { return fmt::format("{}.partial-", WithoutSlashes(path)); }
 

@@ -25,9 +25,6 @@ inline constexpr std::string_view kMarkSuffix = ".cairn-mark";
 // whole.
 std::string PartialPrefix(std::string_view path);
 
-// No other process uses a simulated file system.
-bool HasOtherProcesses(const FileSystem& fs);
-
 // What its maker writes into a marked directory.
 struct MarkedContents {
   bool step = false;               // files of a step: IsStepFileName (layout.h)

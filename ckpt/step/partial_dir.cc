@@ -108,7 +108,7 @@ void RemoveLeftovers(FileSystem& fs, const std::string& path) {
     if (IsLive(fs, parent + name)) continue;
     const Status removed = RemoveMarked(fs, parent + name, LocksHeld::kNone);
     // Beside a final name a mark counts only for a run directory that is empty; else it is ignored.
-    if (!removed.ok() && name != own && HasOtherProcesses(fs)) TellLeft(removed);
+    if (!removed.ok() && name != own && fs.HasOtherProcesses()) TellLeft(removed);
   }
 }
 
@@ -138,7 +138,7 @@ Status PartialDir::MakeAbove(const std::string& path) {
 Status PartialDir::Mark(const std::string& path, const MarkedContents& contents) {
   for (int attempt = 1;; ++attempt) {
     CAIRN_RETURN_IF_ERROR(WriteMark(*fs_, path, contents));
-    if (!HasOtherProcesses(*fs_)) return OkStatus();
+    if (!fs_->HasOtherProcesses()) return OkStatus();
     Result<FileLock> lock = FileLock::Open(MarkPath(path), FileLock::Missing::kError);
     const bool gone = lock.ok() ? lock->Lock(FileLock::How::kShared).ok() && !lock->IsAtItsPath()
                                 : lock.status().kind() == StatusKind::kNotFound;
@@ -230,7 +230,7 @@ PartialDir::~PartialDir() {
   if (fs_ == nullptr) return;
   const std::lock_guard guard(Live().mutex);
   const Status removed = Remove(*fs_, path_, made_);
-  if (!removed.ok() && HasOtherProcesses(*fs_)) TellLeft(removed);
+  if (!removed.ok() && fs_->HasOtherProcesses()) TellLeft(removed);
   Forget(*fs_, path_);
 }
 

@@ -39,7 +39,7 @@ std::string FirstDifference(const std::string& directory, const std::vector<Step
 
 // Before hours of reading, what would stop the seal in the end.
 Status CheckMayWrite(FileSystem& fs, const std::string& directory, size_t files) {
-  if (&fs == &FileSystem::Posix() && ::access(directory.c_str(), W_OK | X_OK) != 0)
+  if (fs.HasOtherProcesses() && ::access(directory.c_str(), W_OK | X_OK) != 0)
     return IoError("{}: no permission to write the seal into it", directory);
   constexpr uint64_t kSealBytesPerFile = 512;
   const auto free = fs.FreeBytes(directory);
