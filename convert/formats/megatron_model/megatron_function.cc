@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "ckpt/families/fitting_family.h"
 #include "ckpt/model/model_function.h"
 #include "convert/formats/megatron_model/megatron_latent.h"
 #include "convert/formats/megatron_model/megatron_mixture.h"
 #include "convert/formats/training/param_groups.h"
+#include "megatron_arguments.h"
 
 namespace cairn {
 namespace {
@@ -44,13 +46,15 @@ const std::map<std::string, json>& Changing() {
   return kChanging;
 }
 
-// Arguments that are read below, or are sizes, or that tensors show; and those that change no function.
+// The lists in arguments/.
 bool IsUnderstood(const std::string& name) {
   static const std::set<std::string, std::less<>> kNames = [] {
     std::set<std::string, std::less<>> names;
-    for (std::string_view left : {MappedMegatronArguments(), HarmlessMegatronArguments()})
-      for (size_t at; (at = left.find(' ')) != left.npos; left.remove_prefix(at + 1))
-        names.emplace(left.substr(0, at));
+    for (const char* text : {kMappedText, kHarmlessText}) {
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);)
+        if (!line.starts_with('#')) names.insert(line);
+    }
     return names;
   }();
   return kNames.contains(name);

@@ -46,8 +46,4 @@ void AddFunctionArguments(const nlohmann::json& model, MegatronProgram program, 
 Result<DecoderModules> CheckFunctionArguments(const nlohmann::json& model, MegatronProgram program,
                                               const nlohmann::json& args);
 
-// Names, each followed by a blank.
-std::string_view MappedMegatronArguments();
-std::string_view HarmlessMegatronArguments();
-
 }  // namespace cairn
