@@ -172,7 +172,7 @@ std::vector<SummedRecord> Account::RecordsIn(const std::vector<std::string>& fil
 }
 
 void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
-  ledgers_[file].claims.push_back({begin, begin + bytes, LabelOf(fate)});
+  if (bytes > 0) ledgers_[file].claims.push_back({begin, begin + bytes, LabelOf(fate)});
   names_.emplace(fate, std::move(name));
 }
 
@@ -297,6 +297,7 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
     const StoredArray& array = catalog.arrays[i];
     for (const StoredExtent& extent : array.extents) {
       if (labels[i].order < 0) break;
+      if (extent.range.size() == 0) continue;
       ledgers[catalog.files[extent.file]].claims.push_back(
           {extent.file_offset, extent.file_offset + extent.range.size() * SizeOf(array.dtype), labels[i]});
     }

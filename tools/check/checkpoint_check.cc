@@ -57,8 +57,7 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
 // damaged newest step is not skipped. Errors: NotFound if there is nothing to check.
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const Place& place, bool all) {
   const std::string& path = place.path;
-  if (place.kind == PlaceKind::kFile)
-    return NotSupported("{} is a file; give a step directory or a run directory", path);
+  if (place.kind == PlaceKind::kFile) return Recognise(fs, path).status();
   if (place.kind == PlaceKind::kStep || ParseStepDirName(LastName(path))) return std::vector{path};
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
   if (steps.empty()) {

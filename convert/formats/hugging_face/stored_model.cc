@@ -67,8 +67,8 @@ Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, WeightFiles fi
   for (const ArrayPart& part : mapping.parts) {
     const StoredArray& tensor = files.tensors[part.array];
     if (!tensor.unknown_type.empty())
-      return NotSupported("{}: tensor {} has type {}, which weights cannot have", files.directory,
-                          tensor.name, tensor.unknown_type);
+      return NotSupported("{}: tensor {} has type {}, which weights cannot have", files.Place(), tensor.name,
+                          tensor.unknown_type);
     if (std::exchange(stored, part.array) != part.array) {
       array = builder.AddArray(tensor);
       if (const auto seen = mapping.seen.find(stored); seen != mapping.seen.end())
@@ -94,7 +94,7 @@ Result<std::unique_ptr<ForeignSource>> OpenAsStored(FileSystem& fs, WeightFiles 
     const bool allowed = FitsAnyGlob(tensor.name, options.allow), known = tensor.unknown_type.empty();
     if (!allowed && !known && !options.skip_types)
       return NotSupported("{}: tensor {} is {}, which is not held here; --allow '{}' leaves it out",
-                          files.directory, tensor.name, tensor.unknown_type, tensor.name);
+                          files.Place(), tensor.name, tensor.unknown_type, tensor.name);
     if (allowed || !known) {
       mapping.left[Fate::kAllowed].push_back(i);
       if (allowed)
@@ -107,7 +107,7 @@ Result<std::unique_ptr<ForeignSource>> OpenAsStored(FileSystem& fs, WeightFiles 
     mapping.parts.push_back({{whole, whole}, static_cast<uint32_t>(mapping.catalog.tensors.size()), i});
     mapping.catalog.tensors.push_back(WholeTensor(tensor));
   }
-  if (mapping.parts.empty()) return NotSupported("{}: it does not contain tensors", files.directory);
+  if (mapping.parts.empty()) return NotSupported("{}: it does not contain tensors", files.Place());
   manifest.model = std::move(model);
   return OpenMapped(fs, std::move(files), mapping, std::move(manifest), options.allow);
 }

@@ -22,6 +22,9 @@ struct WeightFiles {
   std::map<std::string, std::string> metadata;  // of the first safetensors file
   Account account{};                            // of all of them
   std::string slice = {};                       // a file that has only one rank's part of each tensor
+
+  // For messages: the one file, or the directory of all.
+  std::string Place() const { return names.size() == 1 ? JoinPath(directory, names[0]) : directory; }
 };
 
 // A Hugging Face directory, as config.json and generation_config.json beside the files describe it. A model

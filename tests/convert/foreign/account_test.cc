@@ -49,6 +49,16 @@ TEST(Account, AnUnclaimedByteIsAnError) {
   EXPECT_EQ(sample.Error(), "");
 }
 
+// A file may have empty tensors alone: no byte of it is a storage's.
+TEST(Account, AnEmptyTensorNeedsNoStorage) {
+  SampleTensors sample;
+  sample.catalog.files.emplace_back("empty");
+  sample.Add("c", {0, 5}, 100);
+  sample.catalog.arrays.back().extents[0].file = 1;
+  sample.account.Leave(Fate::kBuffer, "buffers", 8, 0, "d");
+  EXPECT_EQ(sample.Error(), "");
+}
+
 // A reader that skips a tensor, in every possible way.
 TEST(Account, ADroppedTensorIsAnError) {
   SampleTensors no_part;
