@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// Of a file system.
+// The size of a file system.
 struct Capacity {
   uint64_t bytes = 0;
   uint64_t files = 0, free_files = 0;  // 0 of 0: it does not count them

@@ -23,7 +23,7 @@ TEST(DirectoryRoomTest, ReadsQuotasAsLfsPrintsThem) {
   EXPECT_EQ(ReadLustreQuota("user 7", "Permission denied.").status().kind(), StatusKind::kNotSupported);
 }
 
-TEST(DirectoryRoomTest, ComparesBytesAndFilesWithWhatIsFree) {
+TEST(DirectoryRoomTest, ComparesBytesAndFilesWithFreeSpace) {
   const TempDir dir{TempDir::Place::kMemory};
   const std::string place = dir / "not/there/yet";
   FileSystem& fs = FileSystem::Posix();

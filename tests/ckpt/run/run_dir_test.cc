@@ -232,7 +232,7 @@ TEST(LayoutTest, PieceNamesHaveBoxAndRange) {
 }
 
 // Before its first step a training asks for what its second save needs.
-TEST(RoomForStepsTest, CountsAStepThatIsKeptUnlessItIsThere) {
+TEST(RoomForStepsTest, CountsAKeptStepUnlessItExists) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir;
   const std::string run = dir / "run";
