@@ -14,6 +14,7 @@
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/run_health.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/run/step_tags.h"
 #include "ckpt/step/dir_mark.h"
 #include "ckpt/step/step_reader.h"
 
@@ -81,6 +82,7 @@ class StepCheck {
     CAIRN_RETURN_IF_ERROR(CheckMounts(fs_, directory_));
     CAIRN_RETURN_IF_ERROR(Identity());
     CAIRN_RETURN_IF_ERROR(Foreign());
+    CAIRN_RETURN_IF_ERROR(CheckUntagged(fs_, directory_));
     CAIRN_RETURN_IF_ERROR(Newest());
     CAIRN_RETURN_IF_ERROR(Held());
     return proof.Check(fs_);
@@ -112,7 +114,7 @@ class StepCheck {
     if (d_.newest_too) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const auto newest, NewestHealthyStep(fs_, d_.run_dir, d_.shards));
     if (!newest || StepDirName(newest->step) != d_.name) return OkStatus();
-    return InvalidArgument("{}: the newest healthy step of its run; it stays", directory_);
+    return InvalidArgument("{} is kept: the newest healthy step of its run", directory_);
   }
 
   Status Held() {
@@ -286,7 +288,7 @@ Result<HealthySuccessor> HealthySuccessor::For(FileSystem& fs, const std::string
   for (const StepFacts& step : steps) {
     std::string directory = JoinPath(run_dir, StepDirName(step.step));
     if (directory == going) {
-      if (newer.ok()) return InvalidArgument("{}: the newest healthy step of its run; it stays", going);
+      if (newer.ok()) return InvalidArgument("{} is kept: the newest healthy step of its run", going);
       return Status(newer.kind(), fmt::format("{} stays, because no newer step of its run is good: {}", going,
                                               newer.message()));
     }

@@ -9,6 +9,7 @@
 //   mount     something is mounted on it or below it
 //   identity  not the step or the content that the proof is about
 //   foreign   it holds a file that is not part of the checkpoint
+//   tagged    a person gave it a name (step_tags.h)
 //   newest    it is the newest healthy step of its run
 //   held      a virtual step elsewhere uses its shards
 //   alive     a training writes into it or below it

@@ -70,6 +70,18 @@ std::vector<std::string> TagsOf(const std::vector<StepTag>& tags, std::string_vi
   return names;
 }
 
+Status CheckUntagged(FileSystem& fs, const std::string& step_dir) {
+  const std::string run_dir = ParentDir(step_dir);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepTag> tags, ReadTags(fs, run_dir));
+  if (tags.empty()) return OkStatus();
+  Digest digest{};
+  CAIRN_RETURN_IF_ERROR(ReadManifest(fs, step_dir, &digest).status());
+  const std::vector<std::string> names = TagsOf(tags, ToHex(digest));
+  if (names.empty()) return OkStatus();
+  return InvalidArgument("{} is kept: it has the tag '{}'; cairn tag {}@{} --remove removes the tag",
+                         step_dir, names.front(), run_dir, names.front());
+}
+
 std::string PlaceOfTag(FileSystem& fs, const std::string& run_dir, const StepTag& tag) {
   const Result<std::vector<std::string>> names = ListAtOnce(fs, run_dir);
   for (size_t i = 0; names.ok() && i < names->size(); ++i) {

@@ -2,7 +2,7 @@
 // "Tags".
 //
 // A tag belongs to the step's content, by the digest of its manifest, not to its number: a training that goes
-// back may save the number again. Retention keeps tagged steps.
+// back may save the number again. Retention and the archive keep tagged steps.
 #pragma once
 
 #include <string>
@@ -35,6 +35,10 @@ std::vector<std::string> TagsOf(const std::vector<StepTag>& tags, std::string_vi
 Result<std::string> StepOfTag(FileSystem& fs, const std::string& run_dir, const std::string& name);
 // The same without reading the tags again. Empty if the step is gone.
 std::string PlaceOfTag(FileSystem& fs, const std::string& run_dir, const StepTag& tag);
+
+// OK if the step has no tag, and so may be removed. Errors: InvalidArgument naming the tag; those of
+// ReadTags() and of reading its manifest.
+Status CheckUntagged(FileSystem& fs, const std::string& step_dir);
 
 // Gives the step in `step_dir` of the run a tag, durably. Errors: AlreadyExists if another step has it;
 // InvalidArgument for another name; those of reading its manifest and of the DeletionLock.

@@ -111,6 +111,20 @@ class ArchiveTest(CliTest):
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000010", "step-00000030"])
         self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20, 30])
 
+    def test_a_tagged_step_stays(self):
+        """Whatever the user insists on, and whether the run or the step is named."""
+        tagged = [self.make_step(step=number) for number in (10, 20, 30)][0]
+        self.cairn("tag", f"{self.run_dir}@10", "best")
+        command = ("--store", self.store, "--delete-source")
+        self.archive("run", tagged, *command, "--dry-run", says="would store gpt@10")
+        for flags in ((), ("--delete-newest",)):
+            self.archive("run", self.run_dir, *command, *flags, says="step-00000010 is kept: it has the tag 'best'")
+            self.archive("run", tagged, *command, *flags, code=2, says="cairn tag")
+            self.assertTrue(tagged.is_dir())
+        self.cairn("tag", f"{self.run_dir}@best", "--remove")
+        self.archive("run", tagged, *command, "--delete-newest", says="removed its source")
+        self.assertEqual(list(self.run_dir.glob("step-*")), [])
+
     def test_a_step_is_deleted_only_if_a_good_one_stays(self):
         newest = [self.make_step(step=number) for number in (10, 20, 30)][-1]
         self.archive("run", newest, "--store", self.store)  # as long as it was good

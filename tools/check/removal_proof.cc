@@ -13,6 +13,7 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/run/step_tags.h"
 #include "convert/formats/systems.h"
 #include "tools/check/verified_successor.h"
 #include "tools/cli/progress.h"
@@ -156,6 +157,8 @@ class InsistedTree final : public DeletionProof {
 Result<std::shared_ptr<const DeletionProof>> RemovalProofs::For(const std::string& source) {
   using Proof = std::shared_ptr<const DeletionProof>;
   if (fs_.Stat(JoinPath(source, kManifestName)).ok()) {
+    CAIRN_RETURN_IF_ERROR(CheckUntagged(fs_, PathInRealDirectory(source)));
+    if (insists_.newest) return Proof();
     CAIRN_ASSIGN_OR_RETURN(HealthySuccessor stays, FindVerifiedSuccessor(fs_, source, show_progress_));
     return Proof(std::make_shared<HealthySuccessor>(std::move(stays)));
   }

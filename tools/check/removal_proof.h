@@ -2,12 +2,12 @@
 //
 // It follows from what the writers left, never from a name or place alone:
 //
-//   a step of Cairn      another good step of its run (verified_successor.h)
+//   a step of Cairn      another good step of its run (verified_successor.h), unless the user insists
 //   another system's     it is finished, its run's tracker does not name it, and a later step of the run is
 //                        finished, was found whole, and has every kind of state that it has
 //   any other tree       the user insists, and no step of another system is in it or around it
 //
-// A step that is being written stays in any case.
+// A step that is being written, or has a tag (step_tags.h), stays in any case.
 #pragma once
 
 #include <map>
@@ -34,8 +34,8 @@ class RemovalProofs {
       : fs_(fs), insists_(insists), show_progress_(show_progress), depth_(depth) {}
 
   // For the step or tree at `source`. A step that must stay is read once, however many others go. Errors: why
-  // it stays. InvalidArgument: it is the newest of its run, is being written, or is a tree of unknown kind;
-  // Corrupt, NotFound: no later step is good.
+  // it stays. InvalidArgument: it is the newest of its run, has a tag, is being written, or is a tree of
+  // unknown kind; Corrupt, NotFound: no later step is good.
   Result<std::shared_ptr<const DeletionProof>> For(const std::string& source);
 
  private:

@@ -16,6 +16,7 @@
 #include "ckpt/run/health.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/run/step_tags.h"
 #include "ckpt/step/step_reader.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
@@ -116,6 +117,10 @@ TEST_F(DeletionTest, RefusesUnexpectedStateAndChangesNothing) {
        [&](StepDeletion&) { Touch(Path(20) + "/notes.txt"); }},
       {"a foreign directory", "eval is not part of the checkpoint", 20,
        [&](StepDeletion&) { stdfs::create_directory(Path(20) + "/eval"); }},
+      {"tagged", "step-00000020 is kept: it has the tag 'best'", 20,
+       [&](StepDeletion&) { ASSERT_TRUE(AddTag(fs_, Path(20), "best").ok()); }},
+      {"tags that cannot be read", "gpt/tags: not the JSON of tags", 20,
+       [&](StepDeletion&) { Touch(JoinPath(run_, kTagsName)); }},
       {"the newest", "the newest healthy step of its run", 30, [](StepDeletion&) {}},
       {"the newest healthy one", "the newest healthy step of its run", 30,
        [&](StepDeletion&) { Save(40, /*bad=*/true); }},

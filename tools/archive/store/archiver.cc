@@ -123,7 +123,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   const bool there = !outcome.stored;
   if (there && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(outcome.record)));
   std::shared_ptr<const DeletionProof> stays;
-  if (request.delete_source && request.find_proof && !(opened.step && request.delete_newest)) {
+  if (request.delete_source && request.find_proof) {
     Result<std::shared_ptr<const DeletionProof>> found = request.find_proof(request.source.path);
     outcome.kept = found.status();
     outcome.newest = outcome.kept.kind() == StatusKind::kInvalidArgument;

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/run/step_tags.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/schedule/team.h"
@@ -127,6 +128,7 @@ class Runner {
   // Decides without reading the step.
   bool WouldGo(const ArchiveSource& source) {
     if (!source.native) return proofs_.For(source.path).ok();
+    if (!CheckUntagged(store_.fs(), CanonicalPath(source.path)).ok()) return false;
     if (options_.delete_newest) return true;
     const std::filesystem::path step = CanonicalPath(source.path);
     const auto newest = NewestHealthyStep(store_.fs(), step.parent_path().string());
@@ -145,10 +147,7 @@ class Runner {
       fmt::print("stored {} as {}: {}, read back and verified, {}\n", RecordText(o.record), tar,
                  HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
-    if (o.newest && source.of_run && source.native)
-      fmt::print("{} is kept: the newest healthy step of its run\n", source.path);
-    else if (o.newest && source.of_run)
-      fmt::print("{}\n", o.kept.message());
+    if (o.newest && source.of_run) fmt::print("{}\n", o.kept.message());
     std::fflush(stdout);
   }
 
