@@ -187,8 +187,8 @@ int OpenDir(const char* path, fuse_file_info* file) {
   });
 }
 
-// Names alone: given attributes too, the kernel would forget that it had found a name missing. That of bindfs
-// and of most network file systems by FUSE remembers it.
+// Only names: if it were given attributes, too, the kernel would forget that it had found a name missing.
+// That of bindfs and of most network file systems by FUSE remembers it.
 int ReadDir(const char*, void* buffer, fuse_fill_dir_t fill, off_t offset, fuse_file_info* file,
             fuse_readdir_flags) {
   const auto& names = reinterpret_cast<Listing*>(file->fh)->names;

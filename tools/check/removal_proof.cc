@@ -41,7 +41,7 @@ std::set<std::string> KindsOfState(const std::vector<StepFile>& files) {
   return kinds;
 }
 
-// Of its tensors; none if no format reads it.
+// The roles of its tensors; none if no format reads it.
 std::set<Role> RolesInFiles(FileSystem& fs, const std::string& directory) {
   const auto source = OpenForeign(fs, directory);
   return source.ok() ? (*source)->catalog().Roles() : std::set<Role>();

@@ -49,7 +49,7 @@ TEST(Account, AnUnclaimedByteIsAnError) {
   EXPECT_EQ(sample.Error(), "");
 }
 
-// A file may have empty tensors alone: no byte of it is a storage's.
+// A file may have only empty tensors: no byte of it is a storage's.
 TEST(Account, AnEmptyTensorNeedsNoStorage) {
   SampleTensors sample;
   sample.catalog.files.emplace_back("empty");

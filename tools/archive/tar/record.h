@@ -3,9 +3,9 @@
 //   STORE/RUN-step-00000040.9f8e7d6c.tar        RUN/step-00000040/{manifest.json, shards, index.h5,
 //                                               SHA256SUMS}
 //   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: entries of the tar and where they lie, so a listing
-//                                               recalls nothing, and one tensor is read alone
+//                                               recalls nothing, and one tensor can be read
 //   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, if one file is too small (tar_pieces.h)
-//   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
+//   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   only the same step's weights
 //   STORE/bloom-step-00000002.files.77aa.tar    files that are not a native step: another system's, or any
 //   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members; its sidecar holds all their
 //                                               records (bundle.h)
