@@ -30,7 +30,7 @@ class RememberedNamesTest(MountedCase):
     stale = 600
     slurm = False
 
-    def test_every_verb_finds_what_another_node_has_made(self):
+    def test_every_verb_finds_a_name_that_another_node_has_made(self):
         first, second, third, last = self.cluster.nodes
 
         def ask(node, *command, status=0):
