@@ -9,7 +9,7 @@
 #include <set>
 
 #include "ckpt/io/strict_json.h"
-#include "convert/formats/dcp/dcp_index.h"
+#include "convert/formats/dcp/dcp_pair.h"
 #include "convert/formats/dcp/dcp_param_groups.h"
 #include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
@@ -363,25 +363,12 @@ class DcpReader {
   std::map<std::string, ParameterSpec, std::less<>> specs_;  // if our own writer wrote them
 };
 
-bool HasMetadata(FileSystem& fs, const std::string& directory) {
-  return fs.Stat(JoinPath(directory, kDcpMetadata)).ok();
-}
-
-Result<DcpIndex> IndexAt(FileSystem& fs, const std::string& path) {
-  if (HasMetadata(fs, path)) return ReadDcpIndex(fs, path);
-  if (HoldsDcpPair(fs, path)) return ReadDcpPair(fs, path);
-  return NotFound(
-      "{}: it has .distcp files but no .metadata, which says where each tensor is: the save was "
-      "interrupted; take an older checkpoint",
-      path);
-}
-
 }  // namespace
 
 bool MatchesDcp(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
   if (!info.ok() || !info->is_directory()) return false;
-  if (HasMetadata(fs, path) || HoldsDcpPair(fs, path)) return true;
+  if (HoldsDcp(fs, path)) return true;
   const auto names = fs.List(path);
   return names.ok() &&
          std::ranges::any_of(*names, [](const std::string& n) { return n.ends_with(".distcp"); });
@@ -389,7 +376,7 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
 
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
                                                ReaderOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, IndexAt(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcp(fs, path));
   const auto is_state = [optimizers = OptimizersOf(index)](const std::string& name) {
     return IsOfDcpOptimizers(name, optimizers) || DcpStatePlace(name, optimizers);
   };
@@ -398,7 +385,7 @@ Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string
 }
 
 Result<StoredNames> NamesOfDcp(FileSystem& fs, const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, IndexAt(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcp(fs, path));
   const std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index), OptimizersOf(index));
   StoredNames names;
   for (size_t i = 0; i < places.size(); ++i)

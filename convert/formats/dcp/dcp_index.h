@@ -54,12 +54,6 @@ struct DcpIndex {
 // Errors: NotFound (an interrupted save has no .metadata), Corrupt and NotSupported naming tensor and file.
 Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory);
 
-// accelerate's save_state, the Trainer under FSDP, and NeMo-RL write the weights and the optimizer into a
-// directory each, which are one index here. Errors: those of ReadDcpIndex; NotSupported if there are several
-// models.
-bool HoldsDcpPair(FileSystem& fs, const std::string& path);
-Result<DcpIndex> ReadDcpPair(FileSystem& fs, const std::string& path);
-
 // --allow optimizer permits that states are lost. If the file of an item of which `is_state` is true is
 // missing or too short, all such items are removed, as if they had not been saved.
 void DropLostStates(FileSystem& fs, const std::string& directory, ReaderOptions& options,

@@ -19,7 +19,6 @@
 #include "ckpt/base/short_list.h"
 #include "ckpt/families/expand.h"
 #include "ckpt/families/hugging_face_config.h"
-#include "convert/foreign/replicas.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/hugging_face/name_prefixes.h"
 
@@ -389,16 +388,6 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
 
 void KeepCopies(const ConfigMapping& mapping, nlohmann::json& model) {
   if (!mapping.copies.empty()) model["hugging_face"][kCopies] = mapping.copies;
-}
-
-Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config) {
-  CAIRN_ASSIGN_OR_RETURN(const auto distance, Distance(source, original, copy));
-  if (!distance) return OkStatus();
-  const auto& tensors = source.catalog().tensors;
-  return Corrupt(
-      "{} differs from {}, though {} makes them one; leave the copy out with --allow '{}', or, if it is the "
-      "output matrix, set tie_word_embeddings to false in that file",
-      tensors[copy].spec.name, tensors[original].spec.name, config, tensors[copy].spec.name);
 }
 
 }  // namespace cairn

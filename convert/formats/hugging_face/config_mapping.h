@@ -38,7 +38,4 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
 // Notes the copies in a manifest's `model`, so that a release of it has them, too.
 void KeepCopies(const ConfigMapping& mapping, nlohmann::json& model);
 
-// Errors: Corrupt naming both and what to do, if the copy differs.
-Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config);
-
 }  // namespace cairn

@@ -7,6 +7,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/expert_census.h"
+#include "convert/foreign/replicas.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/foreign/transpose.h"
 #include "convert/formats/hugging_face/config_mapping.h"
@@ -210,6 +211,16 @@ Result<std::unique_ptr<ForeignSource>> ReadMapped(std::unique_ptr<CheckpointSour
   std::ranges::move(LeaveOutFields(options.allow, config.model), std::back_inserter(history));
   return std::unique_ptr<ForeignSource>(std::make_unique<ConfigSource>(
       std::move(source), std::move(mapped), std::move(config.model), std::move(history)));
+}
+
+Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config) {
+  CAIRN_ASSIGN_OR_RETURN(const auto distance, Distance(source, original, copy));
+  if (!distance) return OkStatus();
+  const auto& tensors = source.catalog().tensors;
+  return Corrupt(
+      "{} differs from {}, though {} makes them one; leave the copy out with --allow '{}', or, if it is the "
+      "output matrix, set tie_word_embeddings to false in that file",
+      tensors[copy].spec.name, tensors[original].spec.name, config, tensors[copy].spec.name);
 }
 
 }  // namespace cairn

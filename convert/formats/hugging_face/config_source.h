@@ -34,4 +34,7 @@ Result<std::unique_ptr<ForeignSource>> ReadMapped(std::unique_ptr<CheckpointSour
                                                   const OpenOptions& options,
                                                   std::vector<std::string> history = {});
 
+// Errors: Corrupt naming both and what to do, if the copy differs.
+Status CheckTied(CheckpointSource& source, uint32_t original, uint32_t copy, const std::string& config);
+
 }  // namespace cairn
