@@ -90,7 +90,7 @@ Result<std::vector<RoomLimit>> LimitsAt(FileSystem& fs, const std::string& path)
   while (!fs.Stat(nearest).ok() && nearest != "." && nearest != "/") nearest = ParentDir(nearest);
   CAIRN_ASSIGN_OR_RETURN(const uint64_t free_bytes, fs.FreeBytes(nearest));
   std::vector<RoomLimit> limits = {{{free_bytes, UINT64_MAX}, "free"}};
-  if (&fs != &FileSystem::Posix()) return limits;
+  if (!fs.HasOtherProcesses()) return limits;
   const Result<Capacity> capacity = CapacityOf(nearest);
   if (capacity.ok() && capacity->files > 0) limits[0].left.files = capacity->free_files;
   if (::geteuid() == 0) return limits;
