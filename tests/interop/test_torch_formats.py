@@ -730,6 +730,9 @@ class DcpTest(Case):
         cairn("verify", self.path("apart"), "--allow", "optimizer")
         os.remove(model)
         self.assertIn(model, cairn("inspect", self.path("src"), "--allow", "optimizer", status=2).stderr)
+        dcp.save({"optimizer": states}, checkpoint_id=self.path("rest/optimizer_0"), no_dist=True)  # the model's directory is lost
+        self.assertIn("no weights are in it", cairn("seal", self.path("rest"), "--settle", 0).stdout)
+        cairn("verify", self.path("rest"), status=2)
 
     def test_an_optimizer_that_is_not_understood_is_not_dropped(self):
         """A DCP holds an object as bytes, which only DCP and a step can carry on."""

@@ -162,6 +162,9 @@ class PartsChecker {
     if (source.ok() && !options.config.empty() && !(*source)->manifest().model.contains("architecture"))
       source = ReadByConfig(fs_, std::move(source).value(), options);
     if (!source.ok()) return Take(source.status(), path);
+    const std::set<Role> roles = (*source)->catalog().Roles();
+    if (!roles.contains(Role::kWeight) && !roles.contains(Role::kMaster))
+      parts_.untold.push_back(path + ": no weights are in it, so whether their files are lost is not known");
     ExpertCensus census = CountExperts((*source)->catalog().tensors, (*source)->manifest().model);
     AllowLost(options.allow, census);
     for (std::string& lost : census.lost) Add(path, std::move(lost));
