@@ -272,6 +272,10 @@ Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<
                             fmt::format("{} is read, the only checkpoint in {}", at, path));
     return std::move(found[0]);
   }
+  if (const auto info = fs.Stat(path); found.empty() && info.ok() && !info->is_directory())
+    return NotSupported(
+        "{} is a file that is not a checkpoint of {}; name another, a directory, or its format with --from",
+        path, ReadableNames(systems));
   if (found.empty())
     return NotFound(
         "{}: it is neither a step or run of Cairn nor a checkpoint of {}; name the directory or file that "

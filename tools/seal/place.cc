@@ -113,7 +113,8 @@ Result<Place> Locate(FileSystem& fs, const std::string& argument) {
 bool IsForeign(FileSystem& fs, const Place& place) {
   if (place.native()) return false;
   const StatusKind kind = Recognise(fs, place.path).status().kind();
-  return kind == StatusKind::kOk || kind == StatusKind::kInvalidArgument || kind == StatusKind::kNotSupported;
+  const bool known = kind == StatusKind::kNotSupported && place.kind != PlaceKind::kFile;
+  return known || kind == StatusKind::kOk || kind == StatusKind::kInvalidArgument;
 }
 
 }  // namespace cairn
