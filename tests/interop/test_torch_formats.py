@@ -733,6 +733,10 @@ class DcpTest(Case):
         dcp.save({"optimizer": states}, checkpoint_id=self.path("rest/optimizer_0"), no_dist=True)  # the model's directory is lost
         self.assertIn("no weights are in it", cairn("seal", self.path("rest"), "--settle", 0).stdout)
         cairn("verify", self.path("rest"), status=2)
+        dcp.save({"model": weights}, checkpoint_id=self.path("both/model"), no_dist=True)
+        dcp.save({"optimizer": states}, checkpoint_id=self.path("both/optimizer"), no_dist=True)
+        self.assertNotIn("not checked", cairn("seal", self.path("both"), "--settle", 0).stdout)
+        cairn("verify", self.path("both"))
 
     def test_an_optimizer_that_is_not_understood_is_not_dropped(self):
         """A DCP holds an object as bytes, which only DCP and a step can carry on."""

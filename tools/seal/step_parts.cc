@@ -144,7 +144,8 @@ class PartsChecker {
     options.replicas = Replicas::kFirst;
     if (!options.format.empty()) {
       parts_.system = options.format;
-      return Open(directory_, options);
+      Open(directory_, options);
+      return CheckWeights();
     }
     const Result<std::vector<Recognised>> found = RecogniseAll(fs_, directory_);
     if (!found.ok()) return Take(found.status(), directory_);
@@ -154,6 +155,13 @@ class PartsChecker {
       options.format = one.system->name;
       Open(one.path, options);
     }
+    CheckWeights();
+  }
+
+  // A step may keep its optimizer in a directory of its own, but not only that.
+  void CheckWeights() {
+    if (!weights_ && parts_.problems.empty() && parts_.untold.empty())
+      parts_.untold.push_back("no weights are in it, so whether their files are lost is not known");
   }
 
   void Open(const std::string& path, const OpenOptions& options) {
@@ -163,8 +171,7 @@ class PartsChecker {
       source = ReadByConfig(fs_, std::move(source).value(), options);
     if (!source.ok()) return Take(source.status(), path);
     const std::set<Role> roles = (*source)->catalog().Roles();
-    if (!roles.contains(Role::kWeight) && !roles.contains(Role::kMaster))
-      parts_.untold.push_back(path + ": no weights are in it, so whether their files are lost is not known");
+    weights_ |= roles.contains(Role::kWeight) || roles.contains(Role::kMaster);
     ExpertCensus census = CountExperts((*source)->catalog().tensors, (*source)->manifest().model);
     AllowLost(options.allow, census);
     for (std::string& lost : census.lost) Add(path, std::move(lost));
@@ -202,6 +209,7 @@ class PartsChecker {
   std::vector<std::string> names_;                           // of all files
   std::map<std::string, std::vector<std::string>> folders_;  // names in each folder
   uint64_t safetensors_ = 0;
+  bool weights_ = false;  // are in one of the checkpoints
   StepParts parts_;
 };
 
