@@ -34,7 +34,7 @@ Result<QuotaUse> ReadLustreQuota(std::string who, const std::string& text);
 struct Room {
   uint64_t bytes = 0, files = 0;
 };
-// The largest number if there is no limit.
+// UINT64_MAX for what has no limit.
 Room LeftOf(const QuotaUse& use);
 
 struct RoomLimit {

@@ -42,7 +42,7 @@ struct RunListing {
 };
 
 // The runs that the argument means: the one step or run, of Cairn or of another system; else the run
-// directories in it. Errors: NotFound if there is none.
+// directories in it. Errors: NotFound if it contains neither a run nor a step.
 Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& argument);
 
 }  // namespace cairn

@@ -138,8 +138,7 @@ void AddCompletionCommand(CLI::App& app, Verb& verb) {
   completion->footer(
       "bash: put `source <(cairn completion bash)` into ~/.bashrc. zsh: write the script to a file _cairn in "
       "a directory of $fpath. fish: write it to ~/.config/fish/completions/cairn.fish. `cmake --install` "
-      "does "
-      "this for all users.\n\n" +
+      "does this for all users.\n\n" +
       HelpFooter("source <(cairn completion bash)"));
   completion->callback([script_of, &app, &verb] {
     verb = [script_of, &app]() -> Result<int> {

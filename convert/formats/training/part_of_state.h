@@ -7,10 +7,9 @@
 
 namespace cairn {
 
-// "layers.0.mlp.up.weight/exp_avg is of another shape than its parameter: [2, 4], not [4, 4]": the first
-// state that is not of its parameter's shape; empty if there is none. A number of a whole parameter is not a
-// part, nor is a row or a column that Adafactor keeps in its place. States that have only a name may have any
-// shape.
+// Names the first state whose shape differs from that of its parameter; empty if all agree:
+// "layers.0.mlp.up.weight/exp_avg is of another shape than its parameter: [2, 4], not [4, 4]". Scalars, and
+// the rows and columns that Adafactor keeps, may differ. So may states that have only a name.
 std::string FirstPartOfState(const TensorTable& table);
 
 // True if each such state may be of low rank (GaLore): both moments of a matrix, alike, shorter in one
