@@ -27,11 +27,11 @@ SYSTEMS = {
 }
 
 
-def tree(argument="."):
-    """Registers a function that makes a tree; `argument` is what the verbs are given, from inside of it."""
+def tree(argument=".", name=None):
+    """Registers a function that makes a tree; `argument` is what the verbs are given, from inside of it. The lowest is the first."""
 
     def register(make):
-        TREES[make.__name__] = (make, argument)
+        TREES[name or make.__name__] = (make, argument)
         return make
 
     return register
@@ -66,28 +66,12 @@ class Maker:
 # A run of Cairn
 
 
+@tree("../tree@9", "run_at_a_number_that_it_lacks")
+@tree("../tree@4", "run_at_a_number")
+@tree("step-00000004/", "step_with_a_slash")
+@tree("step-00000004", "step")
 @tree()
 def run(t):
-    t.put("run")
-
-
-@tree("step-00000004")
-def step(t):
-    t.put("run")
-
-
-@tree("step-00000004/")
-def step_with_a_slash(t):
-    t.put("run")
-
-
-@tree("../tree@4")
-def run_at_a_number(t):
-    t.put("run")
-
-
-@tree("../tree@9")
-def run_at_a_number_that_it_lacks(t):
     t.put("run")
 
 
@@ -103,14 +87,9 @@ def run_of_a_damaged_newest_step(t):
     t.write("step-00000006/manifest.json", "{")
 
 
+@tree("step-00000006", "step_without_manifest")
 @tree()
 def run_of_a_newest_step_without_manifest(t):
-    t.put("run")
-    (t.root / "step-00000006/manifest.json").unlink()
-
-
-@tree("step-00000006")
-def step_without_manifest(t):
     t.put("run")
     (t.root / "step-00000006/manifest.json").unlink()
 
@@ -159,15 +138,11 @@ def directory_of_two_runs(t):
     t.put("run", "b")
 
 
+@tree("old", "run_whose_step_is_held")
 @tree("new")
 def virtual_run(t):
     t.put("run", "old")
     t.cairn("reshape", "old@4", "new", "--virtual", "--tp", 2)
-
-
-@tree("old")
-def run_whose_step_is_held(t):
-    virtual_run(t)
 
 
 @tree()
@@ -209,28 +184,16 @@ def trainer(t, last=True):
             t.write(f"checkpoint-{number}/trainer_state.json", json.dumps({"global_step": number}))
 
 
+@tree("../tree@2", "trainer_run_at_a_number")
+@tree("checkpoint-4", "trainer_step")
 @tree()
 def trainer_run(t):
     trainer(t)
 
 
-@tree("checkpoint-4")
-def trainer_step(t):
-    trainer(t)
-
-
-@tree("../tree@2")
-def trainer_run_at_a_number(t):
-    trainer(t)
-
-
+@tree("checkpoint-4", "trainer_step_that_is_being_written")
 @tree()
 def trainer_run_that_is_writing(t):
-    trainer(t, last=False)
-
-
-@tree("checkpoint-4")
-def trainer_step_that_is_being_written(t):
     trainer(t, last=False)
 
 
@@ -370,15 +333,11 @@ def dcp_run(t):
         t.put("dcp/step-4", f"step-{number}")
 
 
+@tree("step-4", "dcp_step_that_is_being_written")
 @tree()
 def dcp_run_that_is_writing(t):
     dcp_run(t)
     (t.root / "step-4/.metadata").unlink()
-
-
-@tree("step-4")
-def dcp_step_that_is_being_written(t):
-    dcp_run_that_is_writing(t)
 
 
 @tree()
@@ -511,23 +470,15 @@ def run_of_cairn_with_a_step_of_the_trainer(t):
     t.write("checkpoint-8/trainer_state.json", "{}")
 
 
+@tree("nothing", "missing")
 @tree()
 def empty(t):
     pass
 
 
-@tree("nothing")
-def missing(t):
-    pass
-
-
+@tree("notes.txt", "file_of_text")
 @tree()
 def notes(t):
-    t.write("notes.txt", "notes")
-
-
-@tree("notes.txt")
-def file_of_text(t):
     t.write("notes.txt", "notes")
 
 
@@ -551,28 +502,12 @@ def store(t):
     t.cairn("archive", "run", "gpt", "hf", "--store", "store")
 
 
+@tree("store:hf@4", "member_of_another_system")
+@tree("store:gpt@9", "member_that_is_not_there")
+@tree("store:gpt@4", "member")
+@tree("store:gpt", "archived_run")
 @tree("store")
 def archive(t):
-    store(t)
-
-
-@tree("store:gpt")
-def archived_run(t):
-    store(t)
-
-
-@tree("store:gpt@4")
-def member(t):
-    store(t)
-
-
-@tree("store:gpt@9")
-def member_that_is_not_there(t):
-    store(t)
-
-
-@tree("store:hf@4")
-def member_of_another_system(t):
     store(t)
 
 
