@@ -77,10 +77,10 @@ Result<std::vector<Place>> CheckpointsAt(FileSystem& fs, const Place& place, boo
                                          std::vector<std::string>& notes) {
   const std::string& path = place.path;
   if (place.kind != PlaceKind::kForeignRun ||
-      (!all && !HasSeal(fs, ListRunSteps(fs, path).back().path) && IsCheckpoint(fs, path)))
+      (!all && !HasSeal(fs, place.steps.back().path) && IsCheckpoint(fs, path)))
     return std::vector{place};
   std::vector<std::string> passed_over;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, SavedSteps(fs, path, passed_over));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, SavedSteps(fs, place.steps, passed_over));
   for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
   std::vector<Place> checkpoints;
   for (const ForeignStep& step : steps) {

@@ -161,11 +161,10 @@ bool IsForeignStep(FileSystem& fs, const std::string& directory) {
   return HasSeal(fs, directory) || ForeignStepOf(fs, directory) || HasOwnState(fs, directory);
 }
 
-Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& directory,
+Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, std::vector<ForeignStep> steps,
                                             std::vector<std::string>& passed_over) {
-  std::vector<ForeignStep> steps = ListRunSteps(fs, directory);
   const size_t all = steps.size();
-  const int64_t newest = all == 0 ? 0 : *steps.back().step;
+  const ForeignStep newest = steps.back();
   std::vector<std::string> unfinished;
   for (; !steps.empty(); steps.pop_back()) {
     const ForeignStep& step = steps.back();
@@ -179,9 +178,9 @@ Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& d
   }
   if (steps.empty())
     return NotFound(
-        "{}: it is not known which of its {} steps is finished: {}; name one: cairn inspect {}@{}", directory,
-        all, unfinished.empty() ? "" : unfinished.front(), directory, newest);
-  passed_over.insert(passed_over.end(), unfinished.begin(), unfinished.end());
+        "{0}: it is not known which of its {1} steps is finished: {2}; name one: cairn inspect {0}@{3}",
+        ParentDir(newest.path), all, unfinished.front(), *newest.step);
+  passed_over = std::move(unfinished);
   return steps;
 }
 

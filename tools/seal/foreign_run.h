@@ -34,10 +34,11 @@ bool IsForeignStep(FileSystem& fs, const std::string& directory);
 // listed.
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory);
 
-// Those that a training has saved: all but the ones at the end that are being written. The only step counts
-// in any case, and so does one that the tracker names: if it is not whole, it was damaged. `passed_over` gets
-// why others are being written. Errors: NotFound with a reason if none is left.
-Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, const std::string& directory,
+// Those of a run's `steps`, which are some, that the training has saved: all but the ones at the end that are
+// being written. The only step counts in any case, and so does one that the tracker names: if it is not
+// whole, it was damaged. `passed_over`: why others are being written. Errors: NotFound with a reason if none
+// is left.
+Result<std::vector<ForeignStep>> SavedSteps(FileSystem& fs, std::vector<ForeignStep> steps,
                                             std::vector<std::string>& passed_over);
 
 // A file that is younger than `quiet_seconds` at `now`; null if there is none. A file further in the future

@@ -63,14 +63,15 @@ Result<std::string> StepPath(FileSystem& fs, const std::string& argument) {
       return NotFound("{}: no step {} in it; it has {}", run_dir, *step, ListOfSteps(steps));
     }
   }
+  if (argument.find('/') == argument.npos) return argument;
   const std::string parent = ParentDir(argument);
-  if (const auto steps = StepsIn(fs, parent); argument.find('/') != argument.npos && !steps.empty())
+  if (const auto steps = StepsIn(fs, parent); !steps.empty())
     return NotFound("{}: no such step; {} has {}", argument, parent, ListOfSteps(steps));
   return argument;
 }
 
 Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
-  const auto is = [&](PlaceKind kind) { return Place{kind, path}; };
+  const auto is = [&](PlaceKind kind) { return Place{.kind = kind, .path = path}; };
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   if (!info.is_directory()) return is(PlaceKind::kFile);
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
@@ -81,13 +82,15 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
   if (IsOfCairn(names) || ParseStepDirName(LastName(CanonicalPath(path))))
     return is(PlaceKind::kUnfinishedRun);
   if (IsForeignStep(fs, path)) return is(PlaceKind::kForeignStep);
-  return is(ListRunSteps(fs, path).empty() ? PlaceKind::kTree : PlaceKind::kForeignRun);
+  std::vector<ForeignStep> others = ListRunSteps(fs, path);
+  const PlaceKind kind = others.empty() ? PlaceKind::kTree : PlaceKind::kForeignRun;
+  return Place{.kind = kind, .path = path, .steps = std::move(others)};
 }
 
 Result<std::vector<ForeignStep>> StepsToSeal(FileSystem& fs, const std::string& argument) {
-  CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
+  CAIRN_ASSIGN_OR_RETURN(Place place, Locate(fs, argument));
   const std::string& path = place.path;
-  if (place.kind == PlaceKind::kForeignRun) return ListRunSteps(fs, path);
+  if (place.kind == PlaceKind::kForeignRun) return std::move(place.steps);
   if (place.kind == PlaceKind::kFile)
     return NotSupported("{} is a file; name the directory that it is in", path);
   if (place.kind == PlaceKind::kStep || ParseStepDirName(LastName(CanonicalPath(path))))

@@ -24,6 +24,7 @@ enum class PlaceKind {
 struct Place {
   PlaceKind kind = PlaceKind::kTree;
   std::string path;
+  std::vector<ForeignStep> steps = {};  // ListRunSteps() of a kForeignRun
 
   // Steps of Cairn are at this place, or should be.
   bool native() const {

@@ -98,16 +98,18 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
 
 // The step to read from another system's run whose tracker does not name it: the only one, or the newest that
 // its writer has finished. Errors: NotFound if no step is known to be finished.
-Result<std::string> StepToRead(FileSystem& fs, const std::string& run, Notes& notes) {
+Result<std::string> StepToRead(FileSystem& fs, const Place& run, Notes& notes) {
   std::vector<std::string> passed_over;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> saved, SavedSteps(fs, run, passed_over));
-  const bool only = ListRunSteps(fs, run).size() == 1;
-  if (!only)
-    for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
-  notes.push_back(fmt::format(
-      "note: {} is read, the {} step in {}{}{}", saved.back().path, only ? "only" : "newest finished", run,
-      only && !passed_over.empty() ? "; " : "", only && !passed_over.empty() ? passed_over.front() : ""));
-  return saved.back().path;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> saved, SavedSteps(fs, run.steps, passed_over));
+  const std::string& step = saved.back().path;
+  if (run.steps.size() == 1) {
+    notes.push_back(fmt::format("note: {} is read, the only step in {}", step, run.path));
+    if (!passed_over.empty()) notes.back() += "; " + passed_over.front();
+    return step;
+  }
+  for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
+  notes.push_back(fmt::format("note: {} is read, the newest finished step in {}", step, run.path));
+  return step;
 }
 
 // A step of Cairn, or the newest good one of a run.
@@ -144,7 +146,7 @@ Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions&
     return opened;
   }
   if (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path)) {
-    CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place.path, notes));
+    CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place, notes));
   }
   CAIRN_RETURN_IF_ERROR(OpenFiles(place.path, options, opened, notes));
   return opened;

@@ -48,7 +48,7 @@ class Planner {
     plan_.failures = std::move(runs.failures);
     plan_.notes = std::move(runs.notes);
     for (const ScratchRun& run : runs.runs) AddRun(run);
-    for (const std::string& run : runs.foreign) AddForeignRun(run);
+    for (const Place& run : runs.foreign) AddForeignRun(run);
   }
 
   void AddTrees() {
@@ -179,11 +179,11 @@ class Planner {
   }
 
   // A run of another system: its finished steps, each as a tree in full, whichever form a class asks for.
-  void AddForeignRun(const std::string& run) {
+  void AddForeignRun(const Place& run) {
     std::map<int64_t, std::vector<ArchiveSource>> sources;
     std::map<int64_t, TimelineStep> steps;
     std::vector<std::string> unfinished;
-    for (const ForeignStep& step : ListRunSteps(fs_, run)) {
+    for (const ForeignStep& step : run.steps) {
       const ArchiveSource source{.path = step.path, .native = false, .of_run = true};
       if (std::string why = WhyPassedOver(fs_, source); !why.empty()) {
         unfinished.push_back("passed over: " + std::move(why));
@@ -206,7 +206,7 @@ class Planner {
                   fmt::format("{}{}", fmt::join(forms.reasons, ", "),
                               forms.full ? "" : ", in full: weights are taken only from steps of Cairn"),
                   policy_.delete_source && number != timeline.back().step);
-    if (!timeline.empty()) NoteIfUnasked(run, wanted, timeline);
+    if (!timeline.empty()) NoteIfUnasked(run.path, wanted, timeline);
     // A training begins its second save when its first is done.
     auto& lines = timeline.empty() && unfinished.size() > 1 ? plan_.failures : plan_.notes;
     lines.insert(lines.end(), unfinished.begin(), unfinished.end());

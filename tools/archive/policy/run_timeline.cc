@@ -20,7 +20,6 @@
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
-#include "tools/seal/place.h"
 
 namespace cairn {
 namespace {
@@ -86,14 +85,16 @@ Status Identify(FileSystem& fs, ScratchRun& run) {
 }
 
 void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
-  const Result<Place> place = PlaceAt(fs, path);
+  Result<Place> place = PlaceAt(fs, path);
   if (!place.ok()) {
     runs.failures.push_back(
         fmt::format("{}: its steps cannot be listed: {}", path, place.status().message()));
     return;
   }
-  if (place->kind == PlaceKind::kForeignRun) runs.foreign.push_back(path);
-  if (place->kind == PlaceKind::kForeignRun) return;
+  if (place->kind == PlaceKind::kForeignRun) {
+    runs.foreign.push_back(*std::move(place));
+    return;
+  }
   const Result<std::vector<int64_t>> numbers = ListSteps(fs, path);
   if (!numbers.ok() || numbers->empty()) {
     const bool step = place->kind == PlaceKind::kStep || ParseStepDirName(LastName(path));

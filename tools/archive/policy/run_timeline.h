@@ -15,6 +15,7 @@
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/policy/selection.h"
 #include "tools/archive/store/store.h"
+#include "tools/seal/place.h"
 
 namespace cairn {
 
@@ -55,7 +56,7 @@ struct ScratchRun {
 
 struct PolicyRuns {
   std::vector<ScratchRun> runs;
-  std::vector<std::string> foreign;   // run directories of other systems
+  std::vector<Place> foreign;         // runs of other systems
   std::vector<std::string> failures;  // one line each: paths of the policy that are missing or wrong
   std::vector<std::string> notes;
 };

@@ -50,7 +50,7 @@ Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSourc
       break;
     }
     case PlaceKind::kForeignRun:
-      for (const ForeignStep& step : ListRunSteps(fs, path))
+      for (const ForeignStep& step : place.steps)
         sources.push_back({.path = step.path, .native = false, .of_run = true});
       break;
     case PlaceKind::kTree: {
