@@ -76,8 +76,9 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
   if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Tell("warning: " + why);
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
-  CAIRN_ASSIGN_OR_RETURN(std::vector<RoomLimit> limits, LimitsAt(fs, run_dir));
-  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), std::move(limits), {}});
+  auto& run = runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), {}, {}})
+                  .first->second;
+  if (auto limits = LimitsAt(fs, run_dir); limits.ok()) run.limits = *std::move(limits);
   return OkStatus();
 }
 
