@@ -28,10 +28,10 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
 constexpr AddCommand kCommands[] = {
-    AddTrainCommand,   AddDataCommand,        AddLsCommand,      AddInspectCommand,   AddVerifyCommand,
-    AddSealCommand,    AddFingerprintCommand, AddDiffCommand,    AddReshapeCommand,   AddStripCommand,
-    AddConvertCommand, AddTagCommand,         AddArchiveCommand, AddDoctorCommand,    AddPlanCommand,
-    AddReportCommand,  AddServeCommand,       AddManualCommand,  AddCompletionCommand};
+    AddTrainCommand,   AddDataCommand,        AddLsCommand,        AddInspectCommand, AddVerifyCommand,
+    AddSealCommand,    AddFingerprintCommand, AddDiffCommand,      AddReshapeCommand, AddStripCommand,
+    AddConvertCommand, AddTagCommand,         AddArchiveCommand,   AddDoctorCommand,  AddPlanCommand,
+    AddReportCommand,  AddServeCommand,       AddCompletionCommand};
 
 // `cairn help archive run` is `cairn archive run --help`, and `cairn version` is `cairn --version`.
 std::vector<std::string> FlagsForWords(std::vector<std::string> arguments) {
@@ -105,7 +105,7 @@ int Run(int argc, char** argv, bool json) {
   CLI::App app("Cairn: checkpoints of 3D-parallel training, saved, checked, reshaped and kept.", "cairn");
   app.set_version_flag("-V,--version", "cairn " CAIRN_VERSION);
   app.footer(HelpFooter("cairn ls /scratch/me/runs", "a check failed or two checkpoints differ") +
-             "\n\n`cairn help VERB` describes a verb, `cairn manual VERB` shows its manual page.");
+             "\n\n`cairn help VERB` describes a verb.");
   app.formatter(std::make_shared<WrappedHelp>());
   // Anywhere on the line: TakeGeneralFlags() has read them by now. They are declared for --help.
   bool read = false;

@@ -29,7 +29,7 @@ class ProgramTest(CliTest):
                            (["verify", "x", "--frobnicate"], "unknown flag '--frobnicate'; see cairn verify --help"),
                            (["archive", "rnu", "x"], "unknown verb 'archive rnu'; did you mean archive run?"),
                            (["archive", "restore"], "STORE is required; see cairn archive restore --help"),
-                           (["archive", "frobnicate"], "see cairn archive --help"), (["manual", "verfiy"], "did you mean verify?"),
+                           (["archive", "frobnicate"], "see cairn archive --help"), (["verfiy"], "did you mean verify?"),
                            (["frob", "--help"], "unknown verb 'frob'"), (["ls", "a", "b", "--store", "c", "d", "-Q"], "unknown flag '-Q'"),
                            (["convert", "x", "y", "--to", "huggingface"], "did you mean hf?"),
                            (["convert", "x", "y", "--to", "hf", "--dtype", "float16"], "did you mean fp16?")):
@@ -411,7 +411,6 @@ class PlaceTest(CliTest):
                          ["convert", other, place, "--to", "native"], ["archive", "run", other, "--store", place],
                          ["archive", "restore", f"{self.store}:other@7", place / "x"],
                          ["archive", "restore", f"{self.store}:other@7", place / "x", "--tensors", "*"],
-                         ["manual", "--output", place],
                          ["data", "text.txt", "--output-prefix", place / "x", "--train-sentencepiece", "--vocab-size", 300]):
                 with self.subTest(args=args):
                     self.cairn(*args, code=2, says=f"it is inside the committed step {step}; choose another path")

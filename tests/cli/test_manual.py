@@ -12,83 +12,39 @@ import unittest
 
 from cairn_cli import CAIRN, TRAINER, CliTest
 
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "manual"
-REGENERATE = "cairn manual --format markdown --output docs/manual"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs" / "manual"
 
 
 def run(*args, **options):
     return subprocess.run([str(a) for a in args], capture_output=True, text=True, **options)
 
 
-def help_of(words):
-    return run(CAIRN, *words, "--help", check=True).stdout
-
-
-def subcommands(text):
-    part = text.partition("\nSubcommands:\n")[2].partition("\n\n")[0]
-    return re.findall(r"^  (\S+) ", part, re.M)
-
-
-def all_commands():
-    """Each command's words: [], ["train"], ..., ["archive", "run"]."""
-    commands = [[]]
-    for words in commands:
-        if words != ["train"]:
-            commands += [words + [name] for name in subcommands(help_of(words))]
-    return commands
-
-
-def flags(text):
-    """The flags that a text of --help declares; "--record,--no-record{false}" are two."""
-    lines = re.findall(r"^ {2,4}(-\S+)", text.partition("\nExample")[0], re.M)
-    return {re.sub(r"\{.*", "", name) for line in lines for name in line.split(",")}
-
-
 class PagesTest(CliTest):
-    def test_pages_have_the_flags_of_help_and_no_others(self):
-        self.cairn("manual", "--format", "markdown", "--output", self.dir)
-        expected = set()
-        for words in all_commands():
-            file = ("-".join(words) or "index") + ".md"
-            expected.add(file)
-            if words == ["train"] and not TRAINER:
+    def pages(self, kind):
+        done = run(ROOT / "scripts/manual", kind, self.dir / "pages", CAIRN)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return {path.name: path.read_text() for path in (self.dir / "pages").iterdir()}
+
+    def test_the_pages_in_the_repository_are_what_help_prints(self):
+        made = self.pages("--markdown")
+        self.assertLessEqual({"index.md", "reshape.md", "archive-run.md"}, set(made))
+        for file in sorted({*made, *(path.name for path in DOCS.glob("*.md"))}):
+            if file == "train.md" and not TRAINER:
                 continue  # its --help is cairn-train's
-            with self.subTest(command=words):
-                page = (self.dir / file).read_text()
-                declared = re.findall(r"^- (`-.*?`(?:, `-.*?`)*): ", page, re.M)
-                names = {name.split(" ")[0] for line in declared for name in re.findall("`(.*?)`", line)}
-                help_text = help_of(words)
-                more = {"--nproc-per-node"} if words == ["train"] else set()  # cairn's own, before cairn-train's
-                self.assertEqual(names, flags(help_text) | more)
-                self.assertEqual(re.findall(r"^- \[`cairn (.*?)`\]", page, re.M),
-                                 [" ".join(words + [name]) for name in subcommands(help_text)])
-        self.assertEqual({p.name for p in self.dir.glob("*.md")}, expected)
-        for file in sorted(expected | {p.name for p in DOCS.glob("*.md")}):
             committed = (DOCS / file).read_text() if (DOCS / file).exists() else "not there"
-            made = (self.dir / file).read_text() if file in expected else "no command has this page"
-            self.assertEqual(committed, made, f"docs/manual/{file} is not what the flags say: run {REGENERATE}")
+            self.assertEqual(committed, made.get(file, "no command has this page"),
+                             f"docs/manual/{file} is not what --help prints: run scripts/manual --markdown docs/manual")
 
     def test_man_pages_have_no_warnings_and_a_name(self):
-        self.cairn("manual", "--output", self.dir)
-        pages = sorted(self.dir.glob("*.1"))
-        self.assertEqual(len(pages), len(all_commands()))
+        if not shutil.which("help2man"):
+            self.skipTest("no help2man here")
+        self.assertIn("cairn-archive-run.1", self.pages("--man"))
         if shutil.which("groff"):
-            done = run("groff", "-man", "-ww", "-z", "-Tutf8", *pages)
+            done = run("groff", "-man", "-ww", "-z", "-Tutf8", *(self.dir / "pages").glob("*.1"))
             self.assertEqual((done.returncode, done.stderr), (0, ""))
         if shutil.which("lexgrog"):
-            self.assertIn('"cairn-archive-run - ', run("lexgrog", self.dir / "cairn-archive-run.1").stdout)
-
-    def test_a_verb_without_a_page_is_misuse(self):
-        self.cairn("manual", "reshap", code=2, says="cairn has no verb 'reshap'")
-        self.cairn("manual", "archive", "frob", code=2, says="cairn archive has no verb 'frob'")
-        self.cairn("completion", "csh", code=2, says="bash, zsh, fish")
-        (self.dir / "file").write_text("")
-        self.cairn("manual", "--output", self.dir / "file", code=2, says="file")
-
-    def test_without_a_terminal_the_page_is_plain_text(self):
-        self.assertIn("# cairn archive run\n", self.cairn("manual", "archive", "run").stdout)
-        self.assertEqual(self.cairn("manual", "archive", "run", "--output", self.dir / "one").stdout, "")
-        self.assertEqual(os.listdir(self.dir / "one"), ["cairn-archive-run.1"])
+            self.assertIn('"cairn-archive-run - ', run("lexgrog", self.dir / "pages/cairn-archive-run.1").stdout)
 
     def test_install_puts_pages_and_completions_where_man_and_shells_look(self):
         build = pathlib.Path(CAIRN).parent
@@ -97,7 +53,7 @@ class PagesTest(CliTest):
         done = run("cmake", "--install", build, "--component", "manual", "--prefix", self.dir)
         self.assertEqual(done.returncode, 0, done.stderr)
         share = self.dir / "share"
-        self.assertTrue((share / "man/man1/cairn-reshape.1").exists())
+        self.assertEqual((share / "man/man1/cairn-reshape.1").exists(), bool(shutil.which("help2man")))
         for shell, path in {"bash": "bash-completion/completions/cairn", "zsh": "zsh/site-functions/_cairn",
                             "fish": "fish/vendor_completions.d/cairn.fish"}.items():
             self.assertEqual((share / path).read_text(), self.cairn("completion", shell).stdout)

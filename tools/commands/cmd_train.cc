@@ -10,10 +10,10 @@
 #include "ckpt/base/parse_number.h"
 #include "runtime/config/mpirun_args.h"
 #include "runtime/config/named_tokenizer.h"
+#include "tools/cli/completion.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
-#include "tools/manual/command_tree.h"
 #include "tools/process/supervise.h"
 #include "tools/process/trainer.h"
 #include "tools/seal/place.h"
@@ -115,17 +115,14 @@ void AddTrainCommand(CLI::App& app, Verb& verb) {
       [train, &verb] { verb = [arguments = train->remaining()] { return RunTrain(arguments); }; });
 }
 
-manual::Command DescribeTrain() {
+std::string CompleteTrain(const std::vector<std::string>& words) {
   TrainConfig config;
   std::string config_file;
   int ranks = 1;
-  CLI::App train(kSummary, "cairn train");
-  train.add_option(std::string(kRanksFlag), ranks, "ranks to start on this node, through mpirun")
-      ->type_name("N");
+  CLI::App train;
+  train.add_option(std::string(kRanksFlag), ranks)->type_name("N");
   DeclareTrainFlags(train, config, config_file);
-  train.footer(HelpFooter("cairn train --config train.toml --nproc-per-node 4 --tensor-model-parallel-size 2",
-                          "the loss was bad too often (--max-bad-iterations)", "continues the training"));
-  return manual::DescribeCommand(train);
+  return Complete(train, words);
 }
 
 }  // namespace cairn

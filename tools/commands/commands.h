@@ -3,14 +3,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
 #include "tools/cli/verb.h"
 
 namespace cairn {
-
-namespace manual {
-struct Command;
-}
 
 void AddArchiveCommand(CLI::App& app, Verb& verb);  // archive/
 void AddCompletionCommand(CLI::App& app, Verb& verb);
@@ -21,7 +19,6 @@ void AddDoctorCommand(CLI::App& app, Verb& verb);
 void AddFingerprintCommand(CLI::App& app, Verb& verb);
 void AddInspectCommand(CLI::App& app, Verb& verb);
 void AddLsCommand(CLI::App& app, Verb& verb);
-void AddManualCommand(CLI::App& app, Verb& verb);
 void AddPlanCommand(CLI::App& app, Verb& verb);
 void AddReportCommand(CLI::App& app, Verb& verb);
 void AddReshapeCommand(CLI::App& app, Verb& verb);
@@ -37,7 +34,8 @@ void AddPlanPredict(CLI::App& plan, Verb& verb);
 void AddReportMatch(CLI::App& report, Verb& verb);
 void AddReportRewrite(CLI::App& report, Verb& verb);
 
-// The flags of `cairn train` and cairn-train: the subcommand declares none, because it passes all on.
-manual::Command DescribeTrain();
+// Complete() (completion.h) for the words after `cairn`: the subcommand declares no flags, because it passes
+// all on.
+std::string CompleteTrain(const std::vector<std::string>& words);
 
 }  // namespace cairn
