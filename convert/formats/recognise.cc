@@ -22,19 +22,6 @@ namespace {
 
 constexpr size_t kMostEntries = 256;  // of a directory that is looked into
 
-// Where programs keep a checkpoint deeper in a step or a release. One more line makes another place known.
-struct KnownPlace {
-  const char* below;  // the directory; its last name may be a glob
-  const char* program;
-};
-constexpr KnownPlace kPlaces[] = {
-    {"actor/dist_ckpt", "verl with Megatron"},
-    {"model/consolidated", "NeMo Automodel"},
-    {"consolidated", "NeMo Automodel"},
-    {"policy/weights/model/consolidated", "NeMo-RL"},
-    {"snapshots/*", "the cache of the Hugging Face hub"},
-};
-
 // Puts every relaxation that was used into the history, by name; some readers have put it there already.
 void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
   if (options.vocab_size > 0)
@@ -112,16 +99,12 @@ std::string ReadableNames(std::span<const System> systems) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Names of files of weights, and of files that trainers write next to them.
-constexpr std::string_view kWeightSuffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
-constexpr const char* kNoWeights[] = {
-    "training_args.bin", "optim*",       "scheduler*",   "rng_state*",   "random_states*",
-    "scaler*",           "sampler*",     "extra_state*", "*dataloader*", "dl_state_dict*",
-    "step_scheduler*",   "train_state*", "data.pt"};
-
+// Names of files of weights, without those that trainers write next to them.
 bool MayBeWeights(const std::string& name) {
-  return std::ranges::any_of(kWeightSuffixes, [&](auto suffix) { return name.ends_with(suffix); }) &&
-         std::ranges::none_of(kNoWeights, [&](const char* glob) { return FitsGlob(name, glob); });
+  constexpr std::string_view kSuffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
+  return std::ranges::any_of(kSuffixes, [&](auto suffix) { return name.ends_with(suffix); }) &&
+         std::ranges::none_of(TrainerLayouts(),
+                              [&](const TrainerLayout& of) { return FitsAnyGlob(name, of.beside); });
 }
 
 // By what is at `path` itself; without a system if no format recognises it.
@@ -168,27 +151,37 @@ std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
   return found;
 }
 
-// The checkpoints where a program is known to keep them below `path`.
-std::vector<Recognised> RecognisePlaces(FileSystem& fs, const std::string& path,
-                                        std::span<const System> systems) {
+// The checkpoints at `place`, whose last name may be a glob, where `program` is known to keep them.
+std::vector<Recognised> RecognisePlace(FileSystem& fs, const std::string& place, const std::string& program,
+                                       std::span<const System> systems) {
   std::vector<Recognised> found;
-  for (const auto& [below, program] : kPlaces) {
-    const std::string place = JoinPath(path, below), last(LastName(place));
-    const auto names = fs.List(ParentDir(place));
-    for (size_t i = 0; names.ok() && names->size() <= kMostEntries && i < names->size(); ++i) {
-      const std::string at = JoinPath(ParentDir(place), (*names)[i]);
-      const auto info = fs.Stat(at);
-      if (!FitsGlob((*names)[i], last) || !info.ok() || !info->is_directory()) continue;
-      Result<Recognised> there = RecogniseAt(fs, at, systems);
-      if (!there.ok() || !there->system) continue;
-      there->placed = true;
-      there->notes.insert(there->notes.begin(),
-                          fmt::format("{} is read, where {} keeps the model", at, program));
-      found.push_back(*std::move(there));
-    }
-    if (!found.empty()) break;
+  const auto names = fs.List(ParentDir(place));
+  for (size_t i = 0; names.ok() && names->size() <= kMostEntries && i < names->size(); ++i) {
+    const std::string at = JoinPath(ParentDir(place), (*names)[i]);
+    const auto info = fs.Stat(at);
+    if (!FitsGlob((*names)[i], std::string(LastName(place))) || !info.ok() || !info->is_directory()) continue;
+    Result<Recognised> there = RecogniseAt(fs, at, systems);
+    if (!there.ok() || !there->system) continue;
+    there->placed = true;
+    there->notes.insert(there->notes.begin(),
+                        fmt::format("{} is read, where {} keeps the model", at, program));
+    found.push_back(*std::move(there));
   }
   return found;
+}
+
+// Those of the first place that has any. Errors: as CheckUnsupported(): a model that is not read is refused
+// before the rest of its step is taken for the whole.
+Result<std::vector<Recognised>> RecognisePlaces(FileSystem& fs, const std::string& path,
+                                                std::span<const System> systems) {
+  for (const TrainerLayout& layout : TrainerLayouts())
+    for (const std::string& model : layout.models)
+      if (auto found = RecognisePlace(fs, JoinPath(path, model), layout.program, systems); !found.empty())
+        return found;
+  for (const TrainerLayout& layout : TrainerLayouts())
+    for (const std::string& model : layout.models)
+      CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, ParentDir(JoinPath(path, model))));
+  return std::vector<Recognised>();
 }
 
 // A number after "step=" in a name: "epoch=1-step=187.ckpt".
@@ -240,11 +233,15 @@ bool IsOfCairn(const std::vector<std::string>& names) {
 std::optional<NamedStep> StepAt(FileSystem& fs, const std::string& directory) {
   const std::string name = std::filesystem::path(CanonicalPath(directory)).filename().string();
   if (const auto named = ParseForeignStep(name)) return named;
+  const auto of = [](const System& system, int64_t step) {
+    const auto layout = std::ranges::find(TrainerLayouts(), system.name, &TrainerLayout::format);
+    return NamedStep{layout == TrainerLayouts().end() ? nullptr : &*layout, step};
+  };
   if (const auto said = StepSaidIn(name))
-    if (const auto found = Recognise(fs, directory); found.ok()) return NamedStep{found->system, *said};
+    if (const auto found = Recognise(fs, directory); found.ok()) return of(*found->system, *said);
   for (const System& system : Systems())
-    if (system.steps.number)
-      if (const auto step = system.steps.number(fs, directory)) return NamedStep{&system, *step};
+    if (system.step_of)
+      if (const auto step = system.step_of(fs, directory)) return of(system, *step);
   return std::nullopt;
 }
 
@@ -257,11 +254,8 @@ Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& 
                                              std::span<const System> systems) {
   CAIRN_ASSIGN_OR_RETURN(Recognised here, RecogniseAt(fs, path, systems));
   if (here.system) return std::vector{std::move(here)};
-  if (auto placed = RecognisePlaces(fs, path, systems); !placed.empty()) return placed;
-  // A model that is not read is refused before the rest of its step is taken for the whole.
-  for (const KnownPlace& place : kPlaces)
-    CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, ParentDir(JoinPath(path, place.below))));
-  return RecogniseIn(fs, path, systems);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<Recognised> placed, RecognisePlaces(fs, path, systems));
+  return placed.empty() ? RecogniseIn(fs, path, systems) : std::move(placed);
 }
 
 Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<const System> systems) {

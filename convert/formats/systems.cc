@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ckpt/base/parse_number.h"
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/deepspeed/deepspeed.h"
@@ -17,15 +16,6 @@
 
 namespace cairn {
 namespace {
-
-constexpr std::string_view kMegatronSteps[] = {kMegatronStep};
-constexpr std::string_view kTrainerSteps[] = {"checkpoint-"};
-constexpr std::string_view kDeepSpeedSteps[] = {kDeepSpeedStep};
-constexpr std::string_view kVerlSteps[] = {kVerlStep};
-constexpr std::string_view kDcpSteps[] = {"checkpoint_", "step_", "step-", "step",  // accelerate, torchtitan
-                                          "epoch_#_step_"};                         // NeMo Automodel
-// The checkpoint-N of accelerate and of ms-swift with Megatron are not the Trainer's.
-constexpr std::string_view kNotOfTrainer[] = {"random_states_*", kMegatronTracker};
 
 // By tensor, pipeline and expert parallel rank.
 constexpr std::string_view kMegatronSets[] = {"mp_rank_#/*.pt", "mp_rank_#_#/*.pt", "mp_rank_#_#_#/*.pt"};
@@ -52,7 +42,6 @@ constexpr System kSystems[] = {
      .plan = PlanMegatron,
      .most_zero = 1,
      .reader = "megatron",
-     .steps = {.prefixes = kMegatronSteps, .tracker = kMegatronTracker},
      .sets = kMegatronSets,
      .check_files = CheckMegatronFiles},
     {.name = "torch-dist",
@@ -71,7 +60,6 @@ constexpr System kSystems[] = {
      .release = HuggingFaceModel,
      .has_tokenizer = true,
      .reader = "hf",
-     .steps = {.prefixes = kTrainerSteps, .last_file = "trainer_state.json", .without_last = kNotOfTrainer},
      .sets = kTrainerSets,
      .check_files = CheckWeightFiles},
     {.name = "safetensors",
@@ -105,7 +93,7 @@ constexpr System kSystems[] = {
      .matches = MatchesDeepSpeed,
      .open = OpenDeepSpeed,
      .training = true,
-     .steps = {.prefixes = kDeepSpeedSteps, .tracker = kDeepSpeedTracker, .number = DeepSpeedStepOf},
+     .step_of = DeepSpeedStepOf,
      .sets = kDeepSpeedSets,
      .check_files = CheckDeepSpeedFiles},
     {.name = "megatron-deepspeed",
@@ -124,14 +112,12 @@ constexpr System kSystems[] = {
      .plan = PlanDcp,
      .experts = true,
      .reader = "dcp",
-     .steps = {.prefixes = kDcpSteps, .last_file = kDcpMetadata, .last_after = "*.distcp"},
      .check_files = CheckDcpFiles},
     {.name = "verl",
      .reads = "verl's files of a world of one rank, every tensor under its own name",
      .matches = MatchesVerl,
      .open = OpenVerl,
      .training = true,
-     .steps = {.prefixes = kVerlSteps, .tracker = kMegatronTracker},
      .check_files = CheckVerlFiles},
     {.name = "torch",
      .reads = "a file of torch.save, every tensor under its own name",
@@ -148,26 +134,9 @@ const System* FindSystem(std::string_view name) {
   return found == std::end(kSystems) ? nullptr : found;
 }
 
-namespace {
-
-// What follows `prefix`, in which '#' stands for a number; nullopt if `name` does not begin with it.
-std::optional<std::string_view> After(std::string_view prefix, std::string_view name) {
-  for (const char c : prefix) {
-    if (c == '#' ? !TakeNumber<int64_t>(name) : !name.starts_with(c)) return std::nullopt;
-    if (c != '#') name.remove_prefix(1);
-  }
-  return name;
-}
-
-}  // namespace
-
-std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems) {
-  for (const System& system : systems)
-    for (const std::string_view prefix : system.steps.prefixes) {
-      const auto number = After(prefix, name);
-      if (const auto step = number ? ParseNumber<int64_t>(*number, 0) : std::nullopt)
-        return NamedStep{&system, *step};
-    }
+std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const TrainerLayout> layouts) {
+  for (const TrainerLayout& layout : layouts)
+    if (const auto step = layout.StepOf(name)) return NamedStep{&layout, *step};
   return std::nullopt;
 }
 

@@ -1,5 +1,5 @@
-// The formats of Cairn and of other systems, one row each: how its files are recognised and read, how they
-// are written, and how its trainers name their steps.
+// The formats of Cairn and of other systems, one row each: how its files are recognised and read, and how
+// they are written. How trainers name their steps: convert/foreign/layouts.h.
 //
 // convert, strip, seal, ls, archive, --from, --to and their help read this one table. To add a format, write
 // its functions in a new folder and add its row in systems.cc.
@@ -19,23 +19,11 @@
 
 #include "ckpt/families/foreign_model.h"
 #include "convert/foreign/expert_census.h"
+#include "convert/foreign/layouts.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/write_options.h"
 
 namespace cairn {
-
-// The directories that a system's trainers save their steps in.
-struct StepNames {
-  std::span<const std::string_view> prefixes = {};  // before the step's number; '#' is any number
-  std::string_view tracker = {};                    // next to the steps: names the newest finished one
-  std::string_view last_file = {};                  // in a step: written after all others
-  const char* last_after = nullptr;  // written after files that fit this, in their folder; null: once a step
-  // Globs of files of other programs' steps, named the same way, that have no such file.
-  std::span<const std::string_view> without_last = {};
-  // If a directory is a step of the system whatever its name is: its number, as its files say it. Null: only
-  // names tell.
-  std::optional<int64_t> (*number)(FileSystem& fs, const std::string& directory) = nullptr;
-};
 
 struct System {
   std::string_view name;        // as --from and --to take it
@@ -64,7 +52,9 @@ struct System {
   bool every_name = false;       // a release has shared parameters under each of their names
   bool has_tokenizer = false;    // programs that use its weights look for a tokenizer beside them
   std::string_view reader = {};  // the row that reads back what was written; empty: a step of Cairn is
-  StepNames steps = {};
+  // If a directory is a step whatever its name is: its number, as its files say it. Null: only names tell
+  // (layouts.h).
+  std::optional<int64_t> (*step_of)(FileSystem& fs, const std::string& directory) = nullptr;
   std::span<const std::string_view> sets = {};  // of files, as patterns (file_sets.h): none may be missing
   // Checks from headers and indices that `directory`, whose files are `names`, has the files that they name.
   // Errors: NotFound, Corrupt naming the file. Null: only `open` checks.
@@ -81,11 +71,12 @@ const System* FindSystem(std::string_view name);
 
 // A directory that is a step of another system.
 struct NamedStep {
-  const System* system = nullptr;
+  const TrainerLayout* layout = nullptr;  // null: of a system whose steps have no names of their own
   int64_t step = 0;
 };
 // Only by the name: "global_step2", "iter_0000100", "checkpoint-500".
-std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems = Systems());
+std::optional<NamedStep> ParseForeignStep(std::string_view name,
+                                          std::span<const TrainerLayout> layouts = TrainerLayouts());
 // By its name, which may also have "step=187" in it, as Lightning's and NeMo's have; else by its files:
 // DeepSpeed takes any name for a tag.
 std::optional<NamedStep> StepAt(FileSystem& fs, const std::string& directory);

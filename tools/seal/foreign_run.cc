@@ -32,9 +32,8 @@ bool IsNativeName(std::string_view name) { return ParseStepDirName(name) || Pars
 
 // A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40.
 bool HasOwnState(FileSystem& fs, const std::string& directory) {
-  return std::ranges::any_of(Systems(), [&](const System& system) {
-    const std::string_view last = system.steps.last_file;
-    return !last.empty() && fs.Stat(JoinPath(directory, last)).ok();
+  return std::ranges::any_of(TrainerLayouts(), [&](const TrainerLayout& layout) {
+    return !layout.last.empty() && fs.Stat(JoinPath(directory, layout.last)).ok();
   });
 }
 
@@ -57,12 +56,13 @@ struct Tracker {
 std::optional<Tracker> TrackerOf(FileSystem& fs, const ForeignStep& step) {
   const auto named = ParseForeignStep(LastNameOf(step.path));
   const auto found = named ? named : StepAt(fs, step.path);
-  if (!found || found->system->steps.tracker.empty()) return std::nullopt;
-  if (!named && !found->system->steps.number) return std::nullopt;  // NeMo writes none next to its steps
+  if (!found || !found->layout || found->layout->tracker.empty()) return std::nullopt;
+  if (!named && !FindSystem(found->layout->format)->step_of)
+    return std::nullopt;  // NeMo writes none beside its steps
   const std::string run = std::filesystem::path(CanonicalPath(step.path)).parent_path().string();
-  const std::string inside = JoinPath(step.path, found->system->steps.tracker);
+  const std::string inside = JoinPath(step.path, found->layout->tracker);
   const bool alone = !named && fs.Stat(inside).ok();
-  Tracker tracker{.path = alone ? inside : JoinPath(run, found->system->steps.tracker)};
+  Tracker tracker{.path = alone ? inside : JoinPath(run, found->layout->tracker)};
   const auto text = ReadSmallFile(fs, tracker.path, 4096);
   if (!text.ok()) return tracker;
   tracker.text = text->substr(0, text->find_first_of(" \r\n"));
@@ -98,18 +98,17 @@ std::string WhyTrackerSaysNo(FileSystem& fs, const ForeignStep& step, const std:
 }
 
 // The folders of a step that wait for the file that its system writes last into them.
-std::set<std::string> WaitingFolders(const StepNames& names, bool named, const std::vector<StepFile>& files) {
+std::set<std::string> WaitingFolders(const TrainerLayout& layout, bool named,
+                                     const std::vector<StepFile>& files) {
   std::set<std::string> waiting;
-  if (named && !names.last_after) waiting.insert("");
+  if (named && layout.last_after.empty()) waiting.insert("");
   for (const StepFile& file : files) {
     const std::string folder = FolderOf(file.name), name = file.name.substr(folder.size());
-    if (names.last_after && FitsGlob(name, names.last_after)) waiting.insert(folder);
-    if (std::ranges::any_of(names.without_last,
-                            [&](std::string_view glob) { return FitsGlob(name, std::string(glob)); }))
-      return {};
+    if (!layout.last_after.empty() && FitsGlob(name, layout.last_after)) waiting.insert(folder);
+    if (FitsAnyGlob(name, layout.without_last)) return {};
   }
   for (const StepFile& file : files)
-    if (const std::string folder = FolderOf(file.name); file.name.substr(folder.size()) == names.last_file)
+    if (const std::string folder = FolderOf(file.name); file.name.substr(folder.size()) == layout.last)
       waiting.erase(folder);
   return waiting;
 }
@@ -117,12 +116,11 @@ std::set<std::string> WaitingFolders(const StepNames& names, bool named, const s
 // Empty if the files that each system writes last exist.
 std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& files) {
   const auto named = ParseForeignStep(LastNameOf(step.path));
-  for (const System& system : Systems()) {
-    if (system.steps.last_file.empty()) continue;
-    const auto waiting = WaitingFolders(system.steps, named && named->system == &system, files);
+  for (const TrainerLayout& layout : TrainerLayouts()) {
+    if (layout.last.empty()) continue;
+    const auto waiting = WaitingFolders(layout, named && named->layout == &layout, files);
     if (!waiting.empty())
-      return fmt::format("{} does not exist yet",
-                         JoinPath(step.path, *waiting.begin() + std::string(system.steps.last_file)));
+      return fmt::format("{} does not exist yet", JoinPath(step.path, *waiting.begin() + layout.last));
   }
   return files.empty() ? fmt::format("{} has no files yet", step.path) : "";
 }
@@ -215,10 +213,9 @@ std::string WhyNotProvenFinished(FileSystem& fs, const ForeignStep& step, const 
   if (!why.empty()) return why;
   const auto tracker = TrackerOf(fs, step);
   const auto is_last = [](const StepFile& file) {
-    return std::ranges::any_of(Systems(), [&](const System& system) {
-      const StepNames& names = system.steps;
-      return (!names.last_file.empty() && LastName(file.name) == names.last_file) ||
-             (!names.tracker.empty() && file.name == names.tracker);
+    return std::ranges::any_of(TrainerLayouts(), [&](const TrainerLayout& layout) {
+      return (!layout.last.empty() && LastName(file.name) == layout.last) ||
+             (!layout.tracker.empty() && file.name == layout.tracker);
     });
   };
   if ((tracker && tracker->step && *tracker->step >= *step.step) || std::ranges::any_of(files, is_last))

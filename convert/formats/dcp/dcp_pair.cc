@@ -2,27 +2,20 @@
 
 #include <algorithm>
 
+#include "convert/foreign/layouts.h"
+
 namespace cairn {
 namespace {
-
-// Below a step. One more line makes another program's known.
-struct DcpPair {
-  std::string_view model, optimizer;
-};
-constexpr DcpPair kPairs[] = {
-    {"pytorch_model_fsdp_0", "optimizer_0"},             // accelerate
-    {"policy/weights/model", "policy/optimizer/optim"},  // NeMo-RL, of Automodel
-    {"policy/weights", "policy/optimizer"},              // NeMo-RL, of its own DTensor worker
-};
 
 bool HasMetadataIn(FileSystem& fs, const std::string& path, std::string_view folder) {
   return fs.Stat(JoinPath(JoinPath(path, folder), kDcpMetadata)).ok();
 }
 
-const DcpPair* PairAt(FileSystem& fs, const std::string& path) {
-  const auto found =
-      std::ranges::find_if(kPairs, [&](const DcpPair& pair) { return HasMetadataIn(fs, path, pair.model); });
-  return found == std::end(kPairs) ? nullptr : found;
+const ModelAndOptimizer* PartsAt(FileSystem& fs, const std::string& path) {
+  for (const TrainerLayout& layout : TrainerLayouts())
+    for (const ModelAndOptimizer& parts : layout.parts)
+      if (HasMetadataIn(fs, path, parts.model)) return &parts;
+  return nullptr;
 }
 
 Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, std::string_view directory) {
@@ -35,7 +28,7 @@ Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, std::st
 }
 
 // The two as one index.
-Result<DcpIndex> ReadPair(FileSystem& fs, const std::string& path, const DcpPair& pair) {
+Result<DcpIndex> ReadPair(FileSystem& fs, const std::string& path, const ModelAndOptimizer& pair) {
   if (fs.Stat(JoinPath(path, "pytorch_model_fsdp_1/.metadata")).ok())
     return NotSupported("{}: accelerate saved several models in it; give one of its directories", path);
   CAIRN_ASSIGN_OR_RETURN(DcpIndex all, ReadIndexBelow(fs, path, pair.model));
@@ -53,12 +46,12 @@ bool HoldsIndex(FileSystem& fs, const std::string& path) {
 }  // namespace
 
 bool HoldsDcp(FileSystem& fs, const std::string& path) {
-  return HoldsIndex(fs, path) || PairAt(fs, path) != nullptr;
+  return HoldsIndex(fs, path) || PartsAt(fs, path) != nullptr;
 }
 
 Result<DcpIndex> ReadDcp(FileSystem& fs, const std::string& path) {
   if (HoldsIndex(fs, path)) return ReadDcpIndex(fs, path);
-  if (const DcpPair* const pair = PairAt(fs, path)) return ReadPair(fs, path, *pair);
+  if (const ModelAndOptimizer* const pair = PartsAt(fs, path)) return ReadPair(fs, path, *pair);
   return NotFound(
       "{}: it has .distcp files but no .metadata, which says where each tensor is: the save was "
       "interrupted; take an older checkpoint",

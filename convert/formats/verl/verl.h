@@ -10,8 +10,6 @@
 
 namespace cairn {
 
-inline constexpr std::string_view kVerlStep = "global_step_";  // before a step's number
-
 // `path` is a directory with model_world_size_W_rank_R.pt.
 bool MatchesVerl(FileSystem& fs, const std::string& path);
 

@@ -174,7 +174,7 @@ TEST(Systems, FindsTheStepNumberAnywhereInAName) {
     EXPECT_FALSE(StepAt(Fs(), dir / name)) << "nothing to read in it";
     PutFiles(dir, Below(std::string(name) + "/weights", kFilesOf.at("dcp")));
     EXPECT_EQ(StepAt(Fs(), dir / name)->step, step);
-    EXPECT_EQ(StepAt(Fs(), dir / name)->system->name, "dcp");
+    EXPECT_EQ(StepAt(Fs(), dir / name)->layout->format, "dcp");
   }
   EXPECT_FALSE(StepAt(Fs(), dir.path()));
 }
@@ -195,13 +195,8 @@ Result<std::unique_ptr<ForeignSource>> OpenToy(FileSystem& fs, const std::string
 }
 
 TEST(Systems, ARowAddsAFormat) {
-  static constexpr std::string_view kSteps[] = {"toy-"};
   std::vector<System> systems(Systems().begin(), Systems().end());
-  systems.push_back({.name = "toy",
-                     .reads = "a file toy.bin",
-                     .matches = MatchesToy,
-                     .open = OpenToy,
-                     .steps = {.prefixes = kSteps}});
+  systems.push_back({.name = "toy", .reads = "a file toy.bin", .matches = MatchesToy, .open = OpenToy});
   const TempDir dir(TempDir::Place::kMemory);
   const auto missing = Recognise(Fs(), dir.path(), systems);
   EXPECT_THAT(missing.status().message(), HasSubstr("torch, toy"));
@@ -210,7 +205,10 @@ TEST(Systems, ARowAddsAFormat) {
   const auto source = OpenForeign(Fs(), dir.path(), {}, systems);
   ASSERT_TRUE(source.ok()) << source.status().message();
   EXPECT_EQ((*source)->catalog().tensors.size(), 1);
-  EXPECT_EQ(ParseForeignStep("toy-12", systems)->step, 12);
+  const auto layouts =
+      ReadLayouts("toy.json", R"([{"program": "toy", "format": "toy", "steps": ["toy-#"]}])");
+  ASSERT_TRUE(layouts.ok()) << layouts.status().message();
+  EXPECT_EQ(ParseForeignStep("toy-12", *layouts)->step, 12);
   EXPECT_FALSE(ParseForeignStep("toy-12"));
 }
 
@@ -241,7 +239,7 @@ TEST(Systems, NamesOfStepsIdentifyTheSystem) {
                                            {"step9", "dcp", 9}}) {
     const auto named = ParseForeignStep(name);
     ASSERT_TRUE(named) << name;
-    EXPECT_EQ(named->system->name, system);
+    EXPECT_EQ(named->layout->format, system);
     EXPECT_EQ(named->step, step);
   }
   for (const char* other : {"iter_", "step--1", "checkpoint-5x", "epoch3", ""})
