@@ -2,6 +2,7 @@
 // convert/formats/systems.h.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -33,6 +34,8 @@ struct OpenOptions {
   // Weights of few bits with scales for their blocks (block_scaled.h) are read as this type: fp32, bf16 or
   // fp16. Nothing: as they are stored, and all tensors of the model under their own names.
   std::optional<Dtype> dequantized = Dtype::kBF16;
+  // Gets a line about each thing that was passed over or not used; nobody, if it is empty.
+  std::function<void(const std::string&)> note;
 };
 
 // For the reader of a format, with the names that it left out because they were allowed. OpenForeign() puts

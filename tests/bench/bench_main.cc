@@ -11,8 +11,8 @@
 #include "tests/bench/bench_limits.h"
 #include "tests/bench/bench_save.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/cli/verb.h"
 

@@ -15,8 +15,8 @@
 #include "ckpt/io/file_system.h"
 #include "tests/bench/bench_disk.h"
 #include "tests/bench/bench_memory.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 
 namespace cairn {
 namespace {

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <thread>
 
-#include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 
 namespace cairn {

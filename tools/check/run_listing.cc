@@ -14,7 +14,6 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "convert/formats/systems.h"
-#include "tools/archive/tar/record.h"
 #include "tools/seal/place.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/step_parts.h"

@@ -16,7 +16,7 @@
 
 #include "ckpt/base/glob.h"
 #include "convert/torch/tensor_walk.h"
-#include "tools/cli/progress.h"
+#include "tools/cli/human.h"
 #include "tools/cli/text_table.h"
 
 namespace cairn {

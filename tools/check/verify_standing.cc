@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "tools/cli/progress.h"
+#include "tools/cli/human.h"
 
 namespace cairn {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/step/partial_dir.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 

@@ -9,6 +9,7 @@
 #include "ckpt/base/proc_memory.h"
 #include "runtime/text/text_import.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"

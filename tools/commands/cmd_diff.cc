@@ -9,6 +9,7 @@
 #include "convert/verbs/diff.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"

@@ -3,7 +3,6 @@
 #include "ckpt/base/this_process.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"

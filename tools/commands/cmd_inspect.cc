@@ -11,6 +11,7 @@
 #include "tools/check/torch_tree.h"
 #include "tools/check/value_stats.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"

@@ -12,9 +12,9 @@
 #include "tools/archive/store/store.h"
 #include "tools/check/run_listing.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
 

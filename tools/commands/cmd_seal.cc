@@ -11,6 +11,7 @@
 #include "ckpt/base/stopwatch.h"
 #include "convert/formats/systems.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"

@@ -8,8 +8,8 @@
 
 #include <cmath>
 
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/plan/sbatch.h"
 #include "tools/plan/stage_layers.h"

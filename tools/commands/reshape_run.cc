@@ -8,8 +8,8 @@
 
 #include "convert/verbs/virtual_step.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 
 namespace cairn {
 namespace {

@@ -11,6 +11,7 @@
 #include "tools/cli/dry_run.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"

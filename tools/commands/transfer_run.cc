@@ -11,6 +11,7 @@
 #include "tools/cli/choices.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/flag_values.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
@@ -85,6 +86,13 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::
   else if (opened.foreign && flags.checks.skip_sums)
     opened.foreign->SkipSums();
   return opened;
+}
+
+FileCopies TokenizerForStep(const OpenedSource& opened) {
+  Result<FileCopies> files = TokenizerOf(opened);
+  if (files.ok()) return *std::move(files);
+  PrintProblem(fmt::format("note: the tokenizer is not copied: {}", files.status().message()));
+  return {};
 }
 
 Result<std::optional<TimedTransfer>> RunTransfer(std::string_view what, Transfer transfer,

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "convert/transfer/transfer.h"
-#include "tools/check/source_check.h"
-#include "tools/source/open_ckpt.h"
+#include "tools/commands/source_check.h"
+#include "tools/source/step_tokenizer.h"
 
 namespace cairn {
 
@@ -29,6 +29,10 @@ void AddTransferFlags(CLI::App& verb, TransferFlags& flags, const std::string& s
 // Opens the source, and checks it unless for a dry run. `weights`: for a result that cannot hold an
 // optimizer; `cast`: the type that weights are cast to.
 Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::optional<Dtype> cast = {});
+
+// The tokenizer for a native step. If it cannot be copied, a note on stderr says so: the step is complete
+// without it.
+FileCopies TokenizerForStep(const OpenedSource& opened);
 
 struct TimedTransfer {
   TransferResult result;

@@ -10,7 +10,7 @@
 
 #include "ckpt/base/child.h"
 #include "ckpt/base/proc_memory.h"
-#include "tools/cli/progress.h"
+#include "tools/cli/human.h"
 #include "tools/doctor/checks.h"
 
 namespace cairn {

@@ -6,7 +6,7 @@
 #include "ckpt/base/parse_number.h"
 #include "ckpt/io/directory_room.h"
 #include "tools/archive/policy/purge_clock.h"
-#include "tools/cli/progress.h"
+#include "tools/cli/human.h"
 #include "tools/doctor/checks.h"
 
 namespace cairn {

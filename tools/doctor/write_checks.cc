@@ -9,7 +9,7 @@
 #include "ckpt/io/past_cache_file.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/run/step_hold.h"
-#include "tools/cli/progress.h"
+#include "tools/cli/human.h"
 #include "tools/doctor/checks.h"
 
 namespace cairn {

@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/base/sidecar_text.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
-#include "tools/archive/tar/record.h"
-#include "tools/archive/tar/tar_index.h"
+#include "ckpt/model/plain_path.h"
 
 namespace cairn {
 namespace {

@@ -15,7 +15,7 @@
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/systems.h"
 #include "convert/verbs/file_sums.h"
-#include "tools/cli/progress.h"
+#include "tools/cli/human.h"
 
 namespace cairn {
 namespace {

@@ -12,21 +12,21 @@
 #include "convert/stream/decode_values.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/store.h"
-#include "tools/cli/output.h"
 #include "tools/seal/place.h"
 
 namespace cairn {
 namespace {
 
-// Lines for stderr. A source that is opened in another way after a failure tells them once.
+// Lines for `options.note`. A source that is opened in another way after a failure tells them once.
 using Notes = std::vector<std::string>;
 
 auto PassOver(Notes& notes) {
   return [&](const Status& skipped) { notes.push_back("passed over: " + skipped.message()); };
 }
 
-void Print(const Notes& notes) {
-  for (const std::string& note : notes) PrintProblem(note);
+void Tell(const OpenOptions& options, const Notes& notes) {
+  for (const std::string& note : notes)
+    if (options.note) options.note(note);
 }
 
 // An archived member, and the view that reads it.
@@ -198,7 +198,7 @@ std::vector<std::string> OpenedSource::LeftBehind() const {
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
   Notes notes;
   auto opened = OpenAny(argument, options, notes);
-  Print(notes);
+  Tell(options, notes);
   return opened;
 }
 
@@ -209,18 +209,18 @@ Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions&
   const StatusKind kind = opened.status().kind();
   const bool not_read = kind == StatusKind::kNotSupported || kind == StatusKind::kInvalidArgument;
   if (opened.ok() || !not_read) {  // nor with a file that is missing or damaged
-    Print(notes);
+    Tell(options, notes);
     return opened;
   }
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
   Result<OpenedSource> weights = OpenAny(argument, without, of_weights);
-  Print(weights.ok() ? of_weights : notes);
+  Tell(options, weights.ok() ? of_weights : notes);
   if (!weights.ok()) return opened;
   if (cast && LacksMasters(*weights, *cast))
     return Status(opened.status().kind(), opened.status().message() + ": 16-bit ones, not their masters");
   const std::string why = opened.status().message();
-  PrintProblem("note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow ")));
+  Tell(options, {"note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow "))});
   return weights;
 }
 

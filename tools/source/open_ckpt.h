@@ -35,7 +35,7 @@ struct OpenedSource {
   // The files next to another system's checkpoint that were neither read nor copied (ReadLog::Unread).
   std::vector<std::string> LeftBehind() const;
 };
-// Steps that do not open are skipped, and reported on stderr; with the format "native" no other is taken.
+// Steps that do not open are skipped, with a note; with the format "native" no other is taken.
 // `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 // Errors: NotFound, Corrupt, NotSupported naming the path.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "tools/cli/choices.h"
+#include "tools/cli/output.h"
 
 namespace cairn {
 namespace {
@@ -23,6 +24,7 @@ std::vector<std::pair<std::string, Replicas>> ReplicasByName() {
 }  // namespace
 
 void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
+  options.note = PrintProblem;
   verb.add_option("--from", options.format, "format of SRC, if its files do not show it")
       ->option_text(FormatNames());
   verb.add_option(
@@ -51,7 +53,8 @@ Result<OpenOptions> ParseSourceOptions(const nlohmann::json& said) {
   OpenOptions options{.format = said.value("from", ""),
                       .allow = said.value("allow", std::vector<std::string>()),
                       .config = said.value("config", ""),
-                      .vocab_size = static_cast<uint64_t>(rows)};
+                      .vocab_size = static_cast<uint64_t>(rows),
+                      .note = PrintProblem};
   const std::string asked = said.value("replicas", "strict");
   for (const auto& [word, value] : ReplicasByName())
     if (word == asked) {

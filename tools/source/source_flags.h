@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// Adds --from, --config, --allow, --true-vocab-size and --replicas.
+// Adds --from, --config, --allow, --true-vocab-size and --replicas. Notes go to stderr.
 void AddSourceFlags(CLI::App& verb, OpenOptions& options);
 
 // The same as JSON: {"from"?, "config"?, "allow"?: [GLOB], "replicas"?, "true_vocab_size"?}. Errors:

@@ -4,7 +4,6 @@
 
 #include "convert/formats/hugging_face/block_scaled.h"
 #include "convert/formats/hugging_face/weight_files.h"
-#include "tools/cli/output.h"
 
 namespace cairn {
 
@@ -55,13 +54,6 @@ Result<FileCopies> LicenceAndCode(const OpenedSource& opened) {
   CAIRN_ASSIGN_OR_RETURN(FileCopies files, LicenceAndCode(opened.step.fs(), opened.source().directory()));
   CAIRN_RETURN_IF_ERROR(AddLoading(opened, files));
   return Copied(opened, std::move(files));
-}
-
-FileCopies TokenizerForStep(const OpenedSource& opened) {
-  Result<FileCopies> files = TokenizerOf(opened);
-  if (files.ok()) return *std::move(files);
-  PrintProblem(fmt::format("note: the tokenizer is not copied: {}", files.status().message()));
-  return {};
 }
 
 }  // namespace cairn

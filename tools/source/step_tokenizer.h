@@ -14,8 +14,4 @@ Result<FileCopies> TokenizerOf(const OpenedSource& opened);
 // The same without the tokenizer.
 Result<FileCopies> LicenceAndCode(const OpenedSource& opened);
 
-// The tokenizer for a native step. If it cannot be copied, a note on stderr says so: the step is complete
-// without it.
-FileCopies TokenizerForStep(const OpenedSource& opened);
-
 }  // namespace cairn

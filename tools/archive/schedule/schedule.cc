@@ -11,7 +11,7 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/utf8.h"
-#include "slurm_text.h"
+#include "schedule_texts.h"
 #include "tools/process/shell_word.h"
 
 namespace cairn {
@@ -175,43 +175,24 @@ std::string SlurmScript(const ScheduleOptions& o) {
 }
 
 std::string SystemdService(const ScheduleOptions& o) {
-  std::string service = fmt::format(
-      R"({}: --install replaces it, --uninstall removes it.
-[Unit]
-Description={}: archives checkpoints by policy
-
-[Service]
-Type=oneshot
-StandardOutput=append:{}
-StandardError=inherit
-Nice=10
-IOSchedulingClass=idle
-)",
-      kMadeBy, ChainName(o), Doubled(o.log, '%'));
-  if (!o.search_path.empty()) service += fmt::format("Environment={}\n", UnitString("PATH=" + o.search_path));
-  return service +
-         fmt::format("ExecStart={} archive run --policy {}\n", UnitString(o.cairn), UnitArgument(o.policy));
+  const std::string path = "PATH=" + o.search_path;
+  return Filled(kServiceText,
+                {{"MADE_BY", std::string(kMadeBy)},
+                 {"NAME", ChainName(o)},
+                 {"LOG", Doubled(o.log, '%')},
+                 {"PATH", o.search_path.empty() ? "" : fmt::format("Environment={}\n", UnitString(path))},
+                 {"CAIRN", UnitString(o.cairn)},
+                 {"POLICY", UnitArgument(o.policy)}});
 }
 
 std::string SystemdTimer(const ScheduleOptions& o) {
-  const std::string minute = fmt::format(":{:02}:00", MinuteOf(o.policy));
-  const std::string when = o.every_hours == kHoursOfWeek ? "Sun *-*-* 03" + minute
-                           : o.every_hours == 24         ? "*-*-* 03" + minute
-                                                 : fmt::format("*-*-* 00/{}{}", o.every_hours, minute);
-  return fmt::format(
-      R"({}: --install replaces it, --uninstall removes it.
-[Unit]
-Description={}: archives checkpoints every {} hours
-
-[Timer]
-OnCalendar={}
-# A run that was missed while the machine was off starts after the boot.
-Persistent=true
-
-[Install]
-WantedBy=timers.target
-)",
-      kMadeBy, ChainName(o), o.every_hours, when);
+  const std::string hours = o.every_hours == kHoursOfWeek ? "Sun *-*-* 03"
+                            : o.every_hours == 24         ? "*-*-* 03"
+                                                          : fmt::format("*-*-* 00/{}", o.every_hours);
+  return Filled(kTimerText, {{"MADE_BY", std::string(kMadeBy)},
+                             {"NAME", ChainName(o)},
+                             {"HOURS", std::to_string(o.every_hours)},
+                             {"WHEN", fmt::format("{}:{:02}:00", hours, MinuteOf(o.policy))}});
 }
 
 std::string CrontabLine(const ScheduleOptions& o) {

@@ -14,6 +14,7 @@
 
 #include "ckpt/base/backoff.h"
 #include "ckpt/base/digest.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
@@ -33,7 +34,7 @@ constexpr std::chrono::seconds kStrangerDeadline{2};  // for a peer that has not
 int64_t Now() { return std::time(nullptr); }
 
 std::optional<int64_t> NumberOf(const char* text) {
-  return text == nullptr ? std::nullopt : ParseStepNumber(text);
+  return text == nullptr ? std::nullopt : ParseNumber<int64_t>(text, 0);
 }
 
 json ShareToJson(const ShareResult& r) {

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/parse_number.h"
+#include "ckpt/base/sidecar_text.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
@@ -78,7 +80,8 @@ std::optional<BundleNameParts> ParseBundleName(std::string_view name) {
   const std::string_view steps = stem->substr(mark + kMark.size());
   const size_t dash = steps.find('-');
   if (dash == steps.npos) return std::nullopt;
-  const auto first = ParseStepNumber(steps.substr(0, dash)), last = ParseStepNumber(steps.substr(dash + 1));
+  const auto first = ParseNumber<int64_t>(steps.substr(0, dash), 0),
+             last = ParseNumber<int64_t>(steps.substr(dash + 1), 0);
   if (!first || !last) return std::nullopt;
   return BundleNameParts{std::string(stem->substr(0, mark)), *first, *last};
 }

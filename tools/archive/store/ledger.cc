@@ -108,7 +108,7 @@ Status Ledger::Prepare() {
   CAIRN_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"));
   if (FirstText(db_.get(), "PRAGMA quick_check(1)") != "ok")
     return Corrupt("{}: {}", path, sqlite3_errmsg(db_.get()));
-  const int64_t found = ParseStepNumber(FirstText(db_.get(), "PRAGMA user_version")).value_or(0);
+  const int64_t found = ParseNumber<int64_t>(FirstText(db_.get(), "PRAGMA user_version"), 0).value_or(0);
   if (found == kLedgerVersion) return OkStatus();
   return found < kLedgerVersion ? Execute(kSchema) : NotSupported("{}: version {}", path, found);
 }

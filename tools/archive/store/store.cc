@@ -14,6 +14,7 @@
 #include <set>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/parse_number.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "store_texts.h"
@@ -104,7 +105,7 @@ struct Selector {
 Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
   Selector selector{.text = text, .run = text, .step = std::nullopt};
   if (const size_t at = text.rfind('@'); at != text.npos) {
-    selector.step = ParseStepNumber(std::string_view(text).substr(at + 1));
+    selector.step = ParseNumber<int64_t>(std::string_view(text).substr(at + 1), 0);
     if (!selector.step)
       return InvalidArgument("'{}' names no archived step; write RUN@STEP, for example gpt@5000", text);
     selector.run = text.substr(0, at);

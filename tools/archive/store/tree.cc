@@ -13,7 +13,9 @@
 #include <mutex>
 
 #include "ckpt/base/sha256.h"
+#include "ckpt/base/sidecar_text.h"
 #include "ckpt/base/unix_nanoseconds.h"
+#include "ckpt/model/plain_path.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/verify.h"
 #include "tools/archive/tar/tar_index.h"

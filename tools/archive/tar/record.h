@@ -136,19 +136,6 @@ struct TarNameParts {
   bool operator==(const TarNameParts&) const = default;
 };
 std::optional<TarNameParts> ParseTarName(std::string_view name);
-// A number of only digits.
-std::optional<int64_t> ParseStepNumber(std::string_view digits);
-
-// Names may have any bytes, but text must be UTF-8: "\\" stands for a backslash, "\xff" for a byte that is
-// not part of valid UTF-8. Sidecars of version 4 write names, link targets and paths of trees like this,
-// those of version 7 also the path of a step.
-std::string EscapeName(std::string_view name);
-// The inverse of EscapeName(). Errors: Corrupt.
-Result<std::string> UnescapeName(std::string_view text);
-
-// The text of a sidecar: JSON that carries its own digest, so that any changed byte is caught.
-std::string SignedSidecarText(nlohmann::json root);
-std::string SidecarText(const nlohmann::json& value);  // one text for one value, without a digest
 
 std::string EncodeRecord(const ArchiveRecord& record);
 // Errors: Corrupt, NotSupported (version). The caller adds the path.

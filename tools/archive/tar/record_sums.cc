@@ -4,6 +4,7 @@
 #include <map>
 
 #include "ckpt/base/sha256_sums.h"
+#include "ckpt/base/sidecar_text.h"
 
 namespace cairn {
 namespace {

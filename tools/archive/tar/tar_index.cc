@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/model/plain_path.h"
 #include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
@@ -219,17 +220,6 @@ class Indexer {
 };
 
 }  // namespace
-
-bool IsPlainPath(std::string_view path) {
-  constexpr size_t kMaxBytes = 4096;  // as Linux takes them
-  if (path.size() > kMaxBytes) return false;
-  for (size_t at = 0; at <= path.size();) {
-    const size_t slash = std::min(path.find('/', at), path.size());
-    if (!IsPlainFileName(path.substr(at, slash - at))) return false;
-    at = slash + 1;
-  }
-  return true;
-}
 
 TarPlace PlaceOfTar(const std::string& path) {
   std::string name = std::filesystem::path(path).filename().string();

@@ -40,9 +40,6 @@ struct TarPlace {
 // The place of a tar that holds one member, under any path; the form follows from its name.
 TarPlace PlaceOfTar(const std::string& path);
 
-// "a/b/c": no "..", nothing empty, not absolute, and not too long.
-bool IsPlainPath(std::string_view path);
-
 // Reads the headers and skips the data. Offsets count from the beginning of the first file. Errors:
 // Corrupt naming the piece, or the entry and its fault.
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place);

@@ -7,6 +7,7 @@
 
 #include "tools/archive/tar/recall.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/archive/archive_verbs.h"

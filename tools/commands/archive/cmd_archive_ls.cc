@@ -9,8 +9,8 @@
 #include "tools/archive/store/member_title.h"
 #include "tools/archive/store/rebuild.h"
 #include "tools/archive/tar/tar_pieces.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/archive/archive_verbs.h"
 

@@ -2,8 +2,8 @@
 
 #include "tools/archive/policy/policy_plan.h"
 #include "tools/archive/policy/policy_report.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/archive/archive_verbs.h"
 

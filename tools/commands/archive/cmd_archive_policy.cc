@@ -7,6 +7,7 @@
 #include "tools/archive/policy/policy_report.h"
 #include "tools/archive/schedule/team.h"
 #include "tools/check/removal_proof.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/archive/archive_verbs.h"

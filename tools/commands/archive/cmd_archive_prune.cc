@@ -1,7 +1,7 @@
 #include "tools/archive/policy/prune.h"
 #include "tools/archive/store/claims.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/archive/archive_verbs.h"
 

@@ -6,6 +6,7 @@
 #include "tools/archive/store/restore_part.h"
 #include "tools/archive/tar/tar_pieces.h"
 #include "tools/cli/dry_run.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
@@ -26,7 +27,7 @@ struct ArchiveRestoreOptions {
 };
 
 Result<OpenedSource> OpenMemberStep(const MemberName& name, const ArchiveMember& member) {
-  return OpenAnyCkpt(name.store.directory() + ":" + member.tar, {.format = "native"});
+  return OpenAnyCkpt(name.store.directory() + ":" + member.tar, {.format = "native", .note = PrintProblem});
 }
 
 Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,

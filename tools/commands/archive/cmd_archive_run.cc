@@ -17,6 +17,7 @@
 #include "tools/check/removal_proof.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/flag_values.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/archive/archive_verbs.h"

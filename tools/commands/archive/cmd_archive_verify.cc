@@ -6,6 +6,7 @@
 
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/ledger.h"
+#include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ckpt/base/sidecar_text.h"
 #include "ckpt/model/layout.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/temp_dir.h"

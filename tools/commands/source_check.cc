@@ -1,4 +1,4 @@
-#include "tools/check/source_check.h"
+#include "tools/commands/source_check.h"
 
 #include <algorithm>
 
