@@ -32,7 +32,7 @@ std::string Offered(std::vector<std::string> words) {
   return Complete(app, words);
 }
 
-TEST(CompletionTest, EachPlaceOffersWhatMayStandThere) {
+TEST(CompletionTest, EachPlaceOffersTheWordsThatMayStandThere) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{""}, "none\ncopy\tcopy 'things' [fast]\nlist\tlist things\n"},
       {{"li"}, "none\nlist\tlist things\n"},
