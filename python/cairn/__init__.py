@@ -1,7 +1,8 @@
 """Checkpoints of large language models: the ``cairn`` command, for Python.
 
 `open` reads a checkpoint of any format. `diff`, `report`, `ls` and `verify` run the commands of those names
-and return tables. `run` runs any command. ``cairn.torch`` saves and loads PyTorch trainings.
+and return tables. `run` runs any command. ``cairn.torch`` saves and loads PyTorch trainings;
+`enable` lets a framework do so.
 
 The command is a program in the environment's ``bin``; ``python -m cairn`` runs it too. Nothing in this
 package needs torch, and only arrays of values need numpy.
@@ -17,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from cairn._command import CairnError, program, run
+from cairn._enable import enable
 from cairn._version import __version__
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ __all__ = [
     "Tensor",
     "__version__",
     "diff",
+    "enable",
     "ls",
     "program",
     "report",

@@ -14,6 +14,7 @@ from megatron.core.dist_checkpointing import serialization
 from megatron.core.dist_checkpointing.strategies import torch as _strategies
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
+from cairn._enable import renamed
 from cairn._errors import NotSupported
 from cairn.megatron import CairnLoadStrategy, CairnSaveStrategy, split_options
 
@@ -61,7 +62,7 @@ class CairnCheckpointManager(DefaultCheckpointManager):
         )
 
 
-def patch(**options: Any) -> None:
+def enable(**options: Any) -> None:
     """Lets Bridge make the manager by name and load Cairn's steps. Call it before `pretrain` or an export.
 
     options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Others: TypeError.
@@ -72,8 +73,11 @@ def patch(**options: Any) -> None:
     _replace_loaders()
 
 
+patch = renamed("patch", enable)
+
+
 class _LoadStrategy(CairnLoadStrategy):
-    """Has the options of `patch`, and ignores Bridge's arguments."""
+    """Has the options of `enable`, and ignores Bridge's arguments."""
 
     def __init__(self, *_: Any, **__: Any):
         super().__init__(**_loading)
@@ -91,4 +95,4 @@ def _replace_loaders() -> None:
                 setattr(module, name, _LoadStrategy)
 
 
-__all__ = ["CairnCheckpointManager", "patch"]
+__all__ = ["CairnCheckpointManager", "enable", "patch"]

@@ -1,4 +1,4 @@
-"""Makes DeepSpeed's saves atomic: call ``cairn.deepspeed.use(engine)`` once after ``deepspeed.initialize()``.
+"""Makes DeepSpeed's saves atomic: after ``deepspeed.initialize()``, ``cairn.enable("deepspeed", engine)``.
 
 The files keep DeepSpeed's names and format. DeepSpeed's engine hands over the state of one rank, already
 partitioned by its optimizer, without a description of the whole. In another format only Cairn could read it,
@@ -30,6 +30,7 @@ from deepspeed.runtime.checkpoint_engine import checkpoint_engine as interface
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 from cairn._command import CairnError, run
+from cairn._enable import renamed
 from cairn._errors import SaveFailed, rank_name
 
 logger = logging.getLogger("cairn.deepspeed")
@@ -90,7 +91,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         return os.path.join(self._directory, PARTIAL, within)
 
 
-def use(engine: Any, *, check: str = "bytes") -> None:
+def enable(engine: Any, *, check: str = "bytes") -> None:
     """Lets a DeepSpeed engine save and load through Cairn. Every rank calls it once, after
     deepspeed.initialize().
 
@@ -113,13 +114,16 @@ def use(engine: Any, *, check: str = "bytes") -> None:
     engine.load_checkpoint = load_checkpoint
 
 
+use = renamed("use", enable)
+
+
 def _refuse_unknown(engine: Any) -> None:
     version = f"DeepSpeed {deepspeed.__version__}"
     methods = set(interface.CheckpointEngine.__abstractmethods__)
     if methods != _METHODS or not hasattr(interface, "CheckpointCommitInfo"):
         raise TypeError(f"{version} saves in a way unknown to this version of Cairn, which supports 0.19")
     if isinstance(engine.checkpoint_engine, CairnCheckpointEngine):
-        raise ValueError("cairn.deepspeed.use has already been called for this engine")
+        raise ValueError("cairn.enable has already been called for this engine")
     if type(engine.checkpoint_engine) is not TorchCheckpointEngine:
         chosen = type(engine.checkpoint_engine).__name__
         raise ValueError(

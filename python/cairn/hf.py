@@ -1,7 +1,7 @@
 """Lets accelerate and the Hugging Face Trainer save and load FSDP's shards with Cairn.
 
-Call ``cairn.hf.patch()`` once before the training. It replaces functions of accelerate, which has no setting
-for this: its four functions for FSDP name torch.distributed.checkpoint's writer themselves. `CairnCallback`
+Call ``cairn.enable("hf")`` before the training. It replaces functions of accelerate, which has no setting for
+this: its four functions for FSDP name torch.distributed.checkpoint's writer themselves. `CairnCallback`
 seals each checkpoint, and archives and converts it while training continues. The user guide is
 docs/guide/save-from-hf-trainer.md.
 """
@@ -29,6 +29,7 @@ from transformers import TrainerCallback
 
 import cairn
 import cairn.torch
+from cairn._enable import renamed
 from cairn.torch._api import fill
 from cairn.torch._layout import listed
 
@@ -38,7 +39,7 @@ _originals: dict[str, Callable] = {}
 logger = logging.getLogger("cairn.hf")
 
 
-def patch() -> None:
+def enable() -> None:
     """Makes accelerate save FSDP's model and optimizer as steps of Cairn, and load them. Call it once.
 
     It only affects accelerate's four functions, not other uses of torch.distributed.checkpoint.
@@ -53,8 +54,11 @@ def patch() -> None:
         _replace(original, _with_cairn(original))
 
 
+patch = renamed("patch", enable)
+
+
 def unpatch() -> None:
-    """Undoes patch()."""
+    """Undoes enable()."""
     for name in list(_originals):
         _replace(getattr(_fsdp, name), _originals.pop(name))
 
@@ -170,7 +174,7 @@ class CairnCallback(TrainerCallback):
     trainer_state.json.
     archive: the store into which `cairn archive run` archives each checkpoint.
     weights: a directory in which `cairn strip` makes one Hugging Face directory per checkpoint, with weights
-    of type `dtype`. It works for a Trainer on one process, DDP, FSDP (with cairn.hf.patch()) and DeepSpeed.
+    of type `dtype`. It works for a Trainer on one process, DDP, FSDP (with cairn.enable("hf")) and DeepSpeed.
     The programs run one after another, on the first rank. A failure is logged at once; wait() raises it. What
     a kill left undone is made up for when the training starts again, and a warning says so.
     """

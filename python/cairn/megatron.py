@@ -1,6 +1,6 @@
 """Lets Megatron-Core save and load its sharded state dicts with Cairn.
 
-It has strategies for ``megatron.core.dist_checkpointing``, and `patch` for Megatron-LM.
+It has strategies for ``megatron.core.dist_checkpointing``, and `enable` for Megatron-LM.
 
 A directory ``iter_0000100`` holds ``metadata.json`` and ``common.pt``, as Megatron writes them, and
 ``step-00000100``, a step of Cairn with everything else. Each element is written once, by the rank that
@@ -33,6 +33,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from megatron.core.dist_checkpointing.strategies import torch as theirs
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
+from cairn._enable import renamed
 from cairn._errors import CorruptError, NotSupported
 from cairn._megatron_layout import layout_of, take_common, with_prepended_axes
 from cairn._steps import steps
@@ -321,7 +322,7 @@ def split_options(options: dict) -> tuple[dict, dict]:
     return {name: value for name, value in options.items() if name not in reading}, reading
 
 
-def patch(**options: Any) -> None:
+def enable(**options: Any) -> None:
     """Lets Megatron-LM save and load with Cairn. Call it before `pretrain`.
 
     It needs ``--ckpt-format torch_dist``, which is the default.
@@ -343,3 +344,6 @@ def patch(**options: Any) -> None:
     else:
         checkpointing.TorchDistSaveShardedStrategy = saving
         checkpointing.TorchDistLoadShardedStrategy = loading
+
+
+patch = renamed("patch", enable)

@@ -39,17 +39,17 @@ def check_same(rank, directory, result):
 
 
 def whole(rank, world, directory):
-    cairn.bridge.patch()
+    cairn.enable("bridge")
     keep("whole", rank, directory, job.train(rank, world, f"{directory}/whole"))
 
 
 def first_half(rank, world, directory):
-    cairn.bridge.patch()
+    cairn.enable("bridge")
     job.train(rank, world, f"{directory}/halves", 3)
 
 
 def second_half(rank, world, directory):
-    cairn.bridge.patch()
+    cairn.enable("bridge")
     check_same(rank, directory, job.train(rank, world, f"{directory}/halves", fully_parallel_load=True))
     # As Bridge loads adapters: with the strategy that Megatron-Core has under its own name, and with none.
     for asked in ({"sharded_strategy": torch_strategies.TorchDistLoadShardedStrategy()}, {}):
@@ -58,12 +58,12 @@ def second_half(rank, world, directory):
 
 
 def first_half_beside(rank, world, directory):
-    cairn.bridge.patch()
+    cairn.enable("bridge")
     job.train(rank, world, f"{directory}/beside", 3, async_save=True, fully_parallel_save=False)
 
 
 def second_half_beside(rank, world, directory):
-    cairn.bridge.patch()
+    cairn.enable("bridge")
     check_same(rank, directory, job.train(rank, world, f"{directory}/beside", async_save=True))
 
 
@@ -73,19 +73,19 @@ def before(rank, world, directory):
 
 
 def after(rank, world, directory):
-    cairn.bridge.patch()
+    cairn.enable("bridge")
     check_same(rank, directory, job.train(rank, world, f"{directory}/before"))
 
 
 def back(rank, world, directory):
-    """Bridge's own manager, in a process that called `patch`, continues from what Cairn saved."""
-    cairn.bridge.patch()
+    """Bridge's own manager, in a process that called `enable`, continues from what Cairn saved."""
+    cairn.enable("bridge")
     check_same(rank, directory, job.train(rank, world, f"{directory}/back", cairn=False))
 
 
 def dies(rank, world, directory):
     """Rank 1 is killed in the save of the sixth iteration, before it has handed over its state."""
-    cairn.bridge.patch(deadline=20)
+    cairn.enable("bridge", deadline=20)
     if rank == 1:
         cairn.megatron.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -103,7 +103,7 @@ def after_death(rank, world, directory):
     """It continues from the previous iteration, and saves over the leftovers of the torn one."""
     assert pathlib.Path(directory, "torn", TRACKER).read_text() == "3"
     assert not os.path.exists(f"{directory}/torn/iter_0000006/metadata.json")
-    cairn.bridge.patch()
+    cairn.enable("bridge")
     check_same(rank, directory, job.train(rank, world, f"{directory}/torn"))
     assert pathlib.Path(directory, "torn", TRACKER).read_text() == "6"
 
@@ -111,12 +111,12 @@ def after_death(rank, world, directory):
 def says(rank, world, directory):
     from megatron.bridge.training import checkpointing
 
-    refused(TypeError, "compres", lambda: cairn.bridge.patch(compres=True))
+    refused(TypeError, "compres", lambda: cairn.enable("bridge", compres=True))
     config = job.CheckpointConfig(save=directory, load=directory, custom_manager_class=NAME)
     if not REAL or hasattr(checkpointing, "_validate_target_prefix"):  # from 0.5.1 on
         refused(Exception, "allowlist", lambda: checkpointing.create_checkpoint_manager(config))
     page = (ranks.ROOT / "docs/guide/save-from-megatron.md").read_text()
-    (block,) = re.findall(r"^```\n(import cairn.bridge\n.*?)^```", page, re.M | re.S)
+    (block,) = re.findall(r'^```\n(import cairn\n\ncairn.enable\("bridge"\).*?)^```', page, re.M | re.S)
     made = []
     own = job.CheckpointConfig(save=directory, load=directory)
     pretrain = lambda config, _: made.append(checkpointing.create_checkpoint_manager(config.checkpoint))  # noqa: E731

@@ -55,7 +55,7 @@ def engine_of(stage, kind, seed, through_cairn=True, **config):
     }
     engine, *_ = deepspeed.initialize(model=Model(), config=config)
     if through_cairn:
-        cairn.deepspeed.use(engine)
+        cairn.enable("deepspeed", engine)
     return engine
 
 
@@ -354,8 +354,8 @@ def refused(rank, world, directory):
     engine = engine_of(1, "fp32", seed=1)
     assert engine.load_checkpoint(f"{directory}/nothing")[0] is None
     for word, attempt in {
-        "already": lambda: cairn.deepspeed.use(engine),
-        "one of bytes, sizes": lambda: cairn.deepspeed.use(engine, check="some"),
+        "already": lambda: cairn.enable("deepspeed", engine),
+        "one of bytes, sizes": lambda: cairn.enable("deepspeed", engine, check="some"),
         "without a dot": lambda: engine.save_checkpoint(f"{directory}/refused", ".hidden"),
         "name of a directory": lambda: engine.save_checkpoint(f"{directory}/refused", "a/b"),
         "FastCheckpointEngine": lambda: engine_of(1, "fp32", seed=1, checkpoint={"writer": {"type": "python", "data_parallel": "replica"}}),

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import unittest
+import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python")]
@@ -109,8 +110,16 @@ def kept(directory, name, rank):
 
 def whole(rank, world, directory):
     """LLaMA with a frozen layer: six steps without a break."""
-    cairn.hf.patch()
-    cairn.hf.patch()  # repeated
+    cairn.enable("hf")
+    cairn.enable("hf")  # repeated
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        cairn.hf.patch()  # the old name
+    assert "cairn.hf.patch is now cairn.enable('hf')" in str(warned[-1].message), warned
+    try:
+        cairn.enable("jax")
+    except ValueError as error:
+        assert "hf, megatron" in str(error), error
     found = job(rank, world, directory, "whole", llama)
     assert list(found["losses"]) == list("123456") and not any(".layers.0." in name for name in found["optimizer"])
     keep(directory, "whole", rank, found)
@@ -118,14 +127,14 @@ def whole(rank, world, directory):
 
 def again(rank, world, directory):
     """From its step 4, in new processes: losses, weights and moments."""
-    cairn.hf.patch()
+    cairn.enable("hf")
     found = job(rank, world, directory, "again", llama, f"{directory}/whole/checkpoint-4")
     assert found == kept(directory, "whole", rank), (found["losses"], kept(directory, "whole", rank)["losses"])
 
 
 def wider(rank, world, directory):
     """A save of two ranks, loaded by four: no step is left to train, so the weights are the loaded ones."""
-    cairn.hf.patch()
+    cairn.enable("hf")
     found = job(rank, world, directory, "wider", llama, f"{directory}/whole/checkpoint-6", learning_rate=0.0)
     expected = kept(directory, "whole", 0)
     assert found["model"] == expected["model"]
@@ -133,7 +142,7 @@ def wider(rank, world, directory):
 
 def tied(rank, world, directory):
     """GPT-2, whose output layer is its embedding; with all features of the callback, and a failure."""
-    cairn.hf.patch()
+    cairn.enable("hf")
     good = cairn.hf.CairnCallback(archive=f"{directory}/store", weights=f"{directory}/weights", dtype="fp32")
     bad = cairn.hf.CairnCallback(seal=False, weights="/proc/nowhere")
     found = job(rank, world, directory, "tied", gpt2, callbacks=[good, bad], save_total_limit=2, max_steps=4)
@@ -151,7 +160,7 @@ def tied(rank, world, directory):
 
 
 def without_fsdp(rank, world, directory, name):
-    """A Trainer under DDP or DeepSpeed, without patch(): its own checkpoints are sealed, archived and published."""
+    """A Trainer under DDP or DeepSpeed, without cairn.enable: its own checkpoints are sealed, archived and published."""
     settings = {**SETTINGS, "max_steps": 4, "use_cpu": True}
     if name == "zero3":
         os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", LOCAL_SIZE="1", CROSS_RANK="0")
@@ -208,7 +217,7 @@ def made_up(directory, settings):
 
 def other_format(rank, world, directory):
     """State that accelerate saves by torch.save: it still does, with a warning."""
-    cairn.hf.patch()
+    cairn.enable("hf")
     with unittest.TestCase().assertLogs("cairn.hf", "WARNING") as said:
         job(rank, world, directory, "full", gpt2, kind="FULL_STATE_DICT", max_steps=2)
     assert "FULL_STATE_DICT; set SHARDED_STATE_DICT" in said.output[0], said.output
@@ -246,7 +255,7 @@ def fsdp1(rank, world, directory):
     """Its shards are ShardedTensors. Once more in new processes: from the save."""
     again = os.path.isdir(f"{directory}/fsdp1_3")
     join(rank, world, directory, f"fsdp1-{again}")
-    cairn.hf.patch()
+    cairn.enable("hf")
     accelerator, _, train = accelerated(1, llama, use_orig_params=True)
     if again:
         accelerator.load_state(f"{directory}/fsdp1_3")
@@ -261,7 +270,7 @@ def fsdp1(rank, world, directory):
 def loop(rank, world, directory):
     """accelerate by itself: save_state, two steps, load_state, the same two steps; and what DCP wrote before."""
     join(rank, world, directory, "loop")
-    cairn.hf.patch()
+    cairn.enable("hf")
     accelerator, model, train = accelerated(2, gpt2)
     before = train(0, 8)[1]
     accelerator.save_state(f"{directory}/state_2")
@@ -279,7 +288,7 @@ def loop(rank, world, directory):
     cairn.hf.unpatch()
     accelerator.save_state(f"{directory}/dcp_3")
     assert os.path.isfile(f"{directory}/dcp_3/pytorch_model_fsdp_0/.metadata")
-    cairn.hf.patch()
+    cairn.enable("hf")
     train(0, 4)
     accelerator.load_state(f"{directory}/dcp_3")
     assert digests(model.state_dict()) == first[1]
@@ -290,7 +299,7 @@ def refuses(rank, world, directory):
     original = fsdp_utils.save_fsdp_optimizer
     fsdp_utils.save_fsdp_optimizer = lambda *arguments: None
     try:
-        cairn.hf.patch()
+        cairn.enable("hf")
     except ImportError as error:
         assert "save_fsdp_optimizer" in str(error) and accelerate.__version__ in str(error), error
     else:
