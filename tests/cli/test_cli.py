@@ -43,6 +43,13 @@ class ProgramTest(CliTest):
         for words in ([], ["ls"], ["archive", "run"]):
             self.assertEqual(self.cairn("help", *words).stdout, self.cairn(*words, "--help").stdout)
 
+    def test_data_without_its_program_says_how_to_install_it(self):
+        shutil.copy(CAIRN, self.dir / "cairn")
+        done = subprocess.run([self.dir / "cairn", "data", "a", "--json"], capture_output=True, text=True, env={**os.environ, "PATH": ""})
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+        self.assertIn("pip install 'cairn-checkpoints[data]'", done.stderr)
+        self.assertEqual(json.loads(done.stdout).keys(), {"error"})
+
     def test_help_fits_a_terminal(self):
         for verb in [[], *([verb] for verb in verbs() if verb != "train"), ["archive", "run"], ["plan", "predict"]]:
             lines = self.cairn(*verb, "--help").stdout.splitlines()

@@ -101,7 +101,7 @@ class WheelTest(unittest.TestCase):
 
     def test_the_licences_of_its_libraries_are_in_it(self):
         names = {file.name for file in importlib.metadata.files(cairn._command.DISTRIBUTION) if "licenses" in file.parts}
-        inside = "fmtlib gcc-12 hdf5 libaec libarchive libzstd nlohmann-json3 openssl sentencepiece sqlite3 zlib".split()
+        inside = "fmtlib gcc-12 hdf5 libaec libarchive libzstd nlohmann-json3 openssl sqlite3 zlib".split()
         self.assertLessEqual({"LICENSE", *(name + ".txt" for name in inside)}, names)
 
     def test_it_reads_a_log(self):
@@ -114,6 +114,14 @@ class WheelTest(unittest.TestCase):
     def test_the_trainer_is_not_in_it(self):
         with self.assertRaisesRegex(cairn.CairnError, "libtorch and MPI .as in a wheel.; build Cairn from its sources"):
             cairn.run(["train", "--help"], capture=True)
+
+    def test_data_without_its_extra_names_it(self):
+        self.assertIn("--output-prefix", cairn.run(["data", "--help"], capture=True).stdout)
+        with tempfile.TemporaryDirectory() as directory:
+            text = pathlib.Path(directory) / "a.txt"
+            text.write_text("text")
+            with self.assertRaisesRegex(cairn.CairnError, r"pip install 'cairn-checkpoints\[data\]'"):
+                cairn.run(["data", text, "--tokenizer", "bytes", "--output-prefix", text], capture=True)
 
     def test_manual_page_and_completion(self):
         share = pathlib.Path(sysconfig.get_path("data")) / "share"

@@ -20,8 +20,8 @@
 #include "runtime/data/hash.h"
 #include "runtime/data/indexed_dataset_builder.h"
 #include "tools/cli/progress.h"
+#include "tools/process/programs.h"
 #include "tools/process/scratch_dir.h"
-#include "tools/process/trainer.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {

@@ -24,6 +24,7 @@ bool turned_off = false;
 }  // namespace
 
 void Progress::TurnOff() { turned_off = true; }
+bool Progress::IsOff() { return turned_off; }
 
 Progress::Progress(std::string what, uint64_t total, bool enabled, std::string unit)
     : what_(Printable(std::move(what), Lines::kOne)),

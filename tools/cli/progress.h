@@ -15,6 +15,7 @@ class Progress {
  public:
   // Suppresses all progress (--quiet, --no-progress).
   static void TurnOff();
+  static bool IsOff();
   // `what` is a participle: "reshaping". `enabled` false (--quiet, --json): prints nothing at all. `unit`: of
   // what is counted, in the plural; empty: bytes.
   Progress(std::string what, uint64_t total, bool enabled = true, std::string unit = "");

@@ -14,8 +14,8 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
+#include "tools/process/programs.h"
 #include "tools/process/supervise.h"
-#include "tools/process/trainer.h"
 #include "tools/seal/place.h"
 
 namespace cairn {

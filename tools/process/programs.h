@@ -1,4 +1,4 @@
-// Finds the trainer, which is a separate program.
+// Finds the programs that this one starts.
 #pragma once
 
 #include <string>
@@ -6,6 +6,9 @@
 #include "ckpt/base/status.h"
 
 namespace cairn {
+
+// The program of that name in the same directory as this program; empty if there is none.
+std::string ProgramBeside(const std::string& name);
 
 // cairn-train, in the same directory as this program. Errors: NotFound if it was not built.
 Result<std::string> FindTrainer();
