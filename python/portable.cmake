@@ -2,8 +2,8 @@
 # whose glibc is not older than this one's. It is the program in the wheel.
 #
 # Each library's target keeps its headers, and its shared objects are replaced by archives. Compile commands stay the same, so
-# ccache can reuse objects of other builds. The archives are Debian's, but Debian has none of ISA-L, fmt, muParser, Oniguruma and
-# SentencePiece: python/libraries builds those from Debian's sources.
+# ccache can reuse objects of other builds. The archives are Debian's, but Debian has none of ISA-L, fmt and muParser:
+# python/libraries builds those from Debian's sources.
 set(CAIRN_PORTABLE_LIBRARIES "" CACHE PATH "The directory that python/libraries printed")
 if(CAIRN_RUNTIME)
   message(FATAL_ERROR "CAIRN_PORTABLE: the trainer needs libtorch, which cannot be inside; give -DCAIRN_RUNTIME=OFF")
@@ -47,9 +47,6 @@ cairn_inside(PkgConfig::XXHASH xxhash)
 cairn_inside(PkgConfig::URING uring)
 cairn_inside(PkgConfig::ISAL isal)
 cairn_inside(PkgConfig::CRYPTO crypto dl)
-cairn_inside(PkgConfig::SENTENCEPIECE sentencepiece_train sentencepiece)
-cairn_inside(PkgConfig::ONIGURUMA onig)
-cairn_inside(PkgConfig::UTF8PROC utf8proc)
 cairn_inside(PkgConfig::ARCHIVE archive)  # only its tar code: without codecs, XML and ACLs
 cairn_inside(PkgConfig::SQLITE sqlite3 m dl)
 cairn_inside(PkgConfig::MUPARSER muparser)

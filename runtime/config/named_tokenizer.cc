@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
-#include "runtime/tokenizer/hf_tokenizer.h"
-#include "runtime/tokenizer/sentencepiece_model.h"
+#include "runtime/config/tokenizer_facts.h"
 
 namespace cairn {
 namespace {
@@ -12,22 +12,51 @@ namespace {
 constexpr std::array kHfTypes = {"PretrainedFromHF", "HuggingFaceTokenizer", "HFTokenizer"};
 constexpr std::array kSentencePieceTypes = {"SentencePieceTokenizer", "GPTSentencePieceTokenizer",
                                             "Llama2Tokenizer"};
-constexpr uint64_t kMaxModelBytes = 256 << 20;
+constexpr uint64_t kMaxFileBytes = 256 << 20;  // the largest tokenizer.json are some 40 MB
 
-Result<TrainingTokenizer> OpenBpe(FileSystem& fs, const HfTokenizerPlace& place) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedHfTokenizer opened, OpenHfTokenizer(fs, place));
-  return TrainingTokenizer{opened.tokenizer->vocab_size(), opened.tokenizer->eod(), std::move(opened.files)};
+using Files = std::map<std::string, std::string>;
+
+Result<TrainingTokenizer> MakeHf(Files files, const std::string& path) {
+  const Result<TokenizerFacts> facts = FactsOfHfTokenizer(files);
+  if (!facts.ok()) return facts.status().WithContext(path);
+  return TrainingTokenizer{facts->vocab_size, facts->eod, std::move(files)};
+}
+
+// `path`: a directory, or a tokenizer.json. transformers' AutoTokenizer loads the files.
+Result<TrainingTokenizer> OpenHf(FileSystem& fs, const std::string& path) {
+  Files files;
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (!info.is_directory()) {
+    CAIRN_ASSIGN_OR_RETURN(files["tokenizer.json"], ReadSmallFile(fs, path, kMaxFileBytes));
+    files["tokenizer_config.json"] = "{\n \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";
+    return MakeHf(std::move(files), path);
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+                           "merges.txt", "added_tokens.json"})
+    if (const std::string file = JoinPath(path, name); fs.Stat(file).ok()) {
+      CAIRN_ASSIGN_OR_RETURN(files[name], ReadSmallFile(fs, file, kMaxFileBytes));
+    }
+  return MakeHf(std::move(files), path);
+}
+
+Result<TrainingTokenizer> OpenGpt2(FileSystem& fs, const TrainConfig& config) {
+  Files files;
+  CAIRN_ASSIGN_OR_RETURN(files["vocab.json"], ReadSmallFile(fs, config.vocab_file, kMaxFileBytes));
+  CAIRN_ASSIGN_OR_RETURN(files["merges.txt"], ReadSmallFile(fs, config.merge_file, kMaxFileBytes));
+  files["tokenizer_config.json"] = nlohmann::ordered_json{{"tokenizer_class", "GPT2Tokenizer"},
+                                                          {"eos_token", "<|endoftext|>"},
+                                                          {"bos_token", "<|endoftext|>"},
+                                                          {"unk_token", "<|endoftext|>"}}
+                                       .dump(1) +
+                                   "\n";
+  return MakeHf(std::move(files), config.vocab_file);
 }
 
 Result<TrainingTokenizer> OpenSentencePiece(FileSystem& fs, const std::string& path) {
-  TrainingTokenizer result;
-  std::string& model = result.files["tokenizer.model"];
-  CAIRN_ASSIGN_OR_RETURN(model, ReadSmallFile(fs, path, kMaxModelBytes));
-  const Result<SentencePieceModel> read = ReadSentencePieceModel(model);
-  if (!read.ok()) return read.status().WithContext(path);
-  result.vocab_size = read->pieces.size();
-  result.eod = read->eod();
-  return result;
+  CAIRN_ASSIGN_OR_RETURN(std::string model, ReadSmallFile(fs, path, kMaxFileBytes));
+  const Result<TokenizerFacts> facts = FactsOfSentencePiece(model);
+  if (!facts.ok()) return facts.status().WithContext(path);
+  return TrainingTokenizer{facts->vocab_size, facts->eod, {{"tokenizer.model", std::move(model)}}};
 }
 
 // The tokenizer that `cairn data` leaves next to the data. Empty if the data has none.
@@ -39,7 +68,7 @@ std::string PlaceBesideData(const TrainConfig& config) {
 Result<std::optional<int32_t>> EodOfData(const TrainConfig& config) {
   const std::string place = PlaceBesideData(config);
   if (place.empty()) return std::optional<int32_t>();
-  CAIRN_ASSIGN_OR_RETURN(const TrainingTokenizer tokenizer, OpenBpe(FileSystem::Posix(), {place, "", ""}));
+  CAIRN_ASSIGN_OR_RETURN(const TrainingTokenizer tokenizer, OpenHf(FileSystem::Posix(), place));
   return tokenizer.eod;
 }
 
@@ -74,8 +103,8 @@ Result<TrainingTokenizer> OpenTrainingTokenizer(FileSystem& fs, const TrainConfi
                            sentencepiece ? "--tokenizer-model" : "--tokenizer-name-or-path");
   if (!path.empty() && !gpt2 && (sentencepiece || (!hf && path.ends_with(".model"))))
     return OpenSentencePiece(fs, path);
-  if (!path.empty() && !gpt2) return OpenBpe(fs, {path, "", ""});
-  if (!config.vocab_file.empty() && !hf) return OpenBpe(fs, {"", config.vocab_file, config.merge_file});
+  if (!path.empty() && !gpt2) return OpenHf(fs, path);
+  if (!config.vocab_file.empty() && !hf) return OpenGpt2(fs, config);
   return TrainingTokenizer{};
 }
 
@@ -105,7 +134,7 @@ Status CheckVocabulary(const TrainConfig& config) {
   if (config.vocab_size > 0) return OkStatus();
   std::string hint = "it must be at least 1";
   if (const std::string place = PlaceBesideData(config); !place.empty()) {
-    const auto tokenizer = OpenBpe(FileSystem::Posix(), {place, "", ""});
+    const auto tokenizer = OpenHf(FileSystem::Posix(), place);
     if (tokenizer.ok())
       hint = fmt::format("{}, next to the data, has {} tokens: give --vocab-size {}", place,
                          tokenizer->vocab_size, tokenizer->vocab_size);

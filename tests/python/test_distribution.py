@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["CAIRN"]).parent
-INSIDE = {"cli11", "eigen3", "fmtlib", "hdf5", "libarchive", "libcsv", "libisal", "libonig", "liburing", "libzstd", "muparser", "nlohmann-json3",
-          "openssl", "sentencepiece", "sqlite3", "tomlplusplus", "utf8proc", "xxhash"}
+INSIDE = {"cli11", "eigen3", "fmtlib", "hdf5", "libarchive", "libcsv", "libisal", "liburing", "libzstd", "muparser", "nlohmann-json3",
+          "openssl", "sqlite3", "tomlplusplus", "xxhash"}
 
 
 def run(*command, **environment):
