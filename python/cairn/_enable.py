@@ -16,7 +16,7 @@ def enable(framework: str, *args: Any, **options: Any) -> None:
 
     "hf": accelerate and the Hugging Face Trainer, under FSDP. "megatron": Megatron-LM, and "bridge": Megatron
     Bridge; options: compress, deadline, allow_pickle. "deepspeed": give the engine, too, after
-    deepspeed.initialize(); option: check. torchtitan is told in its configuration:
+    deepspeed.initialize(); option: check. torchtitan is set in its configuration:
     ``config.checkpoint = cairn.titan.CheckpointManager.Config(...)``.
     Raises ValueError for another framework, ImportError for a version that works differently from those that
     were tried, and the errors of the framework's module, such as `cairn.megatron`.

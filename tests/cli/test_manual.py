@@ -26,7 +26,7 @@ class PagesTest(CliTest):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return {path.name: path.read_text() for path in (self.dir / "pages").iterdir()}
 
-    def test_the_pages_in_the_repository_are_what_help_prints(self):
+    def test_the_pages_in_the_repository_equal_the_help(self):
         made = self.pages("--markdown")
         self.assertLessEqual({"index.md", "reshape.md", "archive-run.md"}, set(made))
         for file in sorted({*made, *(path.name for path in DOCS.glob("*.md"))}):
