@@ -31,7 +31,7 @@ class Kept(torch.optim.Optimizer):
                     self.state[p].update(self.keep(p))
 
 
-class Lion(Kept):  # lion-pytorch 0.2.3
+class Lion(Kept):  # lion-pytorch 0.2.5
     def keep(self, p):
         return {"exp_avg": p.grad.clone()}
 
@@ -41,7 +41,7 @@ class ScheduleFree(Kept):  # schedulefree 1.4.1, AdamWScheduleFree
         return {"z": p.clone(), "exp_avg_sq": p.grad.square()}
 
 
-class Adam8bit(Kept):  # bitsandbytes 0.49, with min_8bit_size=0
+class Adam8bit(Kept):  # bitsandbytes 0.50, with min_8bit_size=0
     BLOCKS = "__bnb_optimizer_quant_state__"
 
     def keep(self, p):

@@ -14,6 +14,7 @@
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/systems.h"
+#include "convert/formats/training/part_of_state.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/cli/human.h"
 
@@ -177,6 +178,8 @@ class PartsChecker {
     for (std::string& lost : census.lost) Add(path, std::move(lost));
     if (!census.mixtures.empty()) parts_.whole.push_back(ToString(census.mixtures));
     std::ranges::move(census.notes, std::back_inserter(parts_.notes));
+    if (const std::string state = FirstOfUnknownShape((*source)->catalog()); !state.empty())
+      parts_.untold.push_back(fmt::format("{}: {}; whether it is whole is not known", path, state));
     parts_.whole.push_back(fmt::format("{}: {} of {} bytes, every element covered once", options.format,
                                        Counted((*source)->catalog().tensors.size(), "tensor"),
                                        (*source)->catalog().bytes()));

@@ -14,6 +14,7 @@
 #include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/training/param_groups.h"
+#include "convert/formats/training/state_places.h"
 
 namespace cairn {
 namespace {
@@ -118,8 +119,10 @@ class DcpReader {
         take(path, 1, weights, form.weights);
         fits &= path == form.Weight(places[i].parameter);
       } else if (places[i].role && places[i].optimizer) {
-        take(path, form.flat ? 1 : 3, states, form.optimizer);
-        fits &= path == form.State(places[i].parameter, LastOf(index_.tensors[i].name));
+        const std::string_view key = kDcpPlaces.NameOf(*places[i].role);
+        const auto keys = static_cast<size_t>(std::ranges::count(key, '.')) + 3;
+        take(path, form.flat ? 1 : keys, states, form.optimizer);
+        fits &= path == form.State(places[i].parameter, key);
       }
     }
     manifest_.state.erase(kDcpForm);

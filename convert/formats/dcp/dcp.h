@@ -1,8 +1,8 @@
 // A directory of torch.distributed.checkpoint: FSDP2, DTensor, or anything else that was saved with
 // dcp.save().
 //
-// Parameters have the names of the model's own state dict; Adam's moments are found by them. Only the boxes
-// show how a model is cut across its ranks.
+// Parameters have the names of the model's own state dict; the optimizer's states are found by them. Only the
+// boxes show how a model is cut across its ranks.
 #pragma once
 
 #include "convert/foreign/expert_census.h"
@@ -19,7 +19,7 @@ Result<StoredNames> NamesOfDcp(FileSystem& fs, const std::string& path);
 
 // A directory of torch.distributed.checkpoint, as dcp.save() of {"model": ..., "optimizer": ...} leaves it.
 //
-// model.NAME, optimizer.state.NAME.{exp_avg,exp_avg_sq,step,master_param} and optimizer.param_groups.0.*,
+// model.NAME, optimizer.state.NAME.{STATE,step,master_param} and optimizer.param_groups.0.*,
 // NAME canonical; or in the form that a DCP source had (DcpForm). Each tensor is cut in boxes: across the
 // ranks of the axes that cut it, and in rows over data parallel ones (of experts, if it is of experts) as
 // FSDP2 does; each rank's boxes lie in its file, and torch's loader puts together what any other world asks

@@ -10,6 +10,7 @@
 
 #include "convert/foreign/account.h"
 #include "convert/formats/training/part_of_state.h"
+#include "convert/formats/training/state_places.h"
 
 namespace cairn {
 namespace {
@@ -17,10 +18,15 @@ namespace {
 constexpr std::string_view kModuleWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
                                                 "_checkpoint_wrapped_module."};
 
-std::optional<Role> StateRole(std::string_view kind) {
-  if (kind == "master_param") return Role::kMaster;
-  const auto role = ParseRole(kind);
-  return role && IsOptimizerState(*role) && *role != Role::kMaster ? role : std::nullopt;
+std::optional<Role> RoleOf(std::string_view key) {
+  return key == kDcpPlaces.master ? Role::kMaster : StateRole(key);
+}
+
+// The dot before the key of a state. bitsandbytes keeps its blocks one level deeper.
+size_t EndOfParameter(std::string_view name) {
+  constexpr std::string_view kBlocks = ".__bnb_optimizer_quant_state__";
+  const size_t end = name.rfind('.');
+  return end != name.npos && name.substr(0, end).ends_with(kBlocks) ? end - kBlocks.size() : end;
 }
 
 // Parts of a checkpoint other than model and optimizer: groups that contain only scalars, and groups with a
@@ -80,10 +86,16 @@ DcpForm::Keys DcpForm::Weight(const std::string& name) const {
 
 DcpForm::Keys DcpForm::State(const std::string& name, std::string_view state) const {
   Keys path = optimizer;
-  if (flat)
+  if (flat) {
     path.push_back(fmt::format("state.{}.{}", name, state));
-  else
-    path.insert(path.end(), {"state", name, std::string(state)});
+    return path;
+  }
+  path.insert(path.end(), {"state", name});
+  for (size_t dot = state.find('.'); dot != state.npos; dot = state.find('.')) {
+    path.emplace_back(state.substr(0, dot));
+    state.remove_prefix(dot + 1);
+  }
+  path.emplace_back(state);
   return path;
 }
 
@@ -128,19 +140,20 @@ std::set<std::string> DcpOptimizers(std::span<const std::string_view> names) {
   return found;
 }
 
-// "...state.PARAMETER.exp_avg", whose parts are a path of the planner's or one text of it. A model may have a
-// module called "state", so if no param_groups show which optimizer it is, the ending must be a known one.
+// "...state.PARAMETER.momentum_buffer", whose parts are a path of the planner's or one text of it. A model
+// may have a module called "state", so if no param_groups show which optimizer it is, the ending must be a
+// known one.
 std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers) {
   constexpr std::string_view kState = "state.";
-  const size_t end = name.rfind('.');
+  const size_t end = EndOfParameter(name);
   if (end == std::string::npos) return std::nullopt;
-  const std::optional<Role> role = StateRole(std::string_view(name).substr(end + 1));
+  const std::optional<Role> role = RoleOf(std::string_view(name).substr(end + 1));
   for (const std::string& optimizer : optimizers) {
     const size_t begin = optimizer.size() + kState.size();
     if (name.starts_with(optimizer + std::string(kState)) && begin < end)
       return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role, false, optimizer};
   }
-  if (!role) return std::nullopt;
+  if (!role || !role->has_number()) return std::nullopt;
   size_t begin = name.starts_with(kState) ? 0 : name.find(".state.");
   if (begin == std::string::npos) return std::nullopt;
   const std::string optimizer = name.starts_with(kState) ? "" : name.substr(0, begin + 1);
@@ -159,7 +172,8 @@ std::set<std::string> UnreadDcpOptimizers(std::span<const DcpName> tensors, std:
     const auto place = DcpStatePlace(tensor.name, optimizers);
     if (!place) continue;
     const bool number = place->parameter.find_first_not_of("0123456789") == std::string::npos;
-    if (!place->role || (number && !weights.contains(place->parameter))) unread.insert(*place->optimizer);
+    const bool guessed = number || (place->role && !place->role->has_number());
+    if (!place->role || (guessed && !weights.contains(place->parameter))) unread.insert(*place->optimizer);
   }
   return unread;
 }

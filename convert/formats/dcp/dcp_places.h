@@ -41,7 +41,7 @@ struct DcpForm {
   bool operator==(const DcpForm&) const = default;
 
   Keys Weight(const std::string& name) const;
-  Keys State(const std::string& name, std::string_view state) const;
+  Keys State(const std::string& name, std::string_view state) const;  // whose dots are keys below keys
 };
 // In a manifest's state, which has none for the default.
 inline constexpr const char* kDcpForm = "dcp_form";

@@ -13,8 +13,8 @@
 #include "convert/formats/dcp/dcp_metadata.h"
 #include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
+#include "convert/formats/training/state_places.h"
 #include "convert/formats/training/training_state.h"
-#include "convert/formats/training/training_tensors.h"
 
 namespace cairn {
 namespace {
@@ -26,8 +26,10 @@ class DcpPlanner {
 
   Result<TargetFiles> Plan() {
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, options_.dtype));
-    if (tensors_.optimizer) CAIRN_RETURN_IF_ERROR(FitStates());
-    LeaveLoneMasters(tensors_);
+    CAIRN_RETURN_IF_ERROR(FitStates(kDcpPlaces, options_.allow_optimizer, tensors_, state_));
+    if (tensors_.optimizer) {
+      CAIRN_ASSIGN_OR_RETURN(state_.groups, GroupsOfSource(state_.param_groups, tensors_));
+    }
     builder_.target.tensors = tensors_.tensors;
     CAIRN_RETURN_IF_ERROR(PlaceLayers());
     for (int rank = 0; rank < options_.topology.world(); ++rank)
@@ -44,15 +46,6 @@ class DcpPlanner {
   }
 
  private:
-  // Every state has a place under its name; a step is missing if no file states it.
-  Status FitStates() {
-    CAIRN_ASSIGN_OR_RETURN(state_.groups, GroupsOfSource(state_.param_groups, tensors_));
-    const auto counts = [](const TrainingParameter& p) { return p.exp_avg && !p.step; };
-    if (state_.step_known || std::ranges::none_of(tensors_.parameters, counts)) return OkStatus();
-    TrainingTensors same = tensors_;
-    return FitOptimizer(same, Steps::kOfEach, options_.allow_optimizer, state_);
-  }
-
   Status PlaceLayers() {
     CAIRN_RETURN_IF_ERROR(Validate(options_.topology));
     const int layers = CountLayers(source_.catalog().Parameters());
@@ -70,22 +63,20 @@ class DcpPlanner {
     CAIRN_RETURN_IF_ERROR(AddTensor(parameter.weight, Path(form_.Weight(name))));
     for (const auto& [second, first] : state_.shared_params.items())
       if (first == name) CAIRN_RETURN_IF_ERROR(AddAgain(parameter.weight, second));
-    if (!parameter.has_state()) return OkStatus();
-    const auto add = [&](const std::optional<uint32_t>& tensor, std::string_view kind) {
-      return tensor ? AddTensor(*tensor, Path(form_.State(name, kind))) : OkStatus();
+    const auto add = [&](Role role, uint32_t tensor) {
+      return AddTensor(tensor, Path(form_.State(name, kDcpPlaces.NameOf(role))));
     };
-    CAIRN_RETURN_IF_ERROR(add(parameter.exp_avg, "exp_avg"));
-    CAIRN_RETURN_IF_ERROR(add(parameter.exp_avg_sq, "exp_avg_sq"));
-    for (const auto& [role, tensor] : parameter.others) CAIRN_RETURN_IF_ERROR(add(tensor, Name(role)));
-    CAIRN_RETURN_IF_ERROR(add(parameter.master, "master_param"));
-    if (parameter.step) return add(parameter.step, "step");
-    AddStep(parameter);
+    for (const auto& [role, tensor] : parameter.states) CAIRN_RETURN_IF_ERROR(add(role, tensor));
+    if (parameter.master && parameter.has_state())
+      CAIRN_RETURN_IF_ERROR(add(Role::kMaster, *parameter.master));
+    if (parameter.step) return add(Role::kStep, *parameter.step);
+    if (parameter.has_state()) AddStep(parameter);
     return OkStatus();
   }
 
   // The step of all parameters.
   void AddStep(const TrainingParameter& parameter) {
-    if (!state_.step_known && !parameter.exp_avg) return;
+    if (!state_.step_known && !state_.adam) return;
     DcpEntry& step = Add(Path(form_.State(parameter.spec.name, "step")));
     step.dtype = Dtype::kF32;
     const uint32_t zip = builder_.BeginZip(FirstRankOf(parameter.spec), "archive");
@@ -183,13 +174,10 @@ class DcpPlanner {
 
   void AddParamGroups() {
     if (state_.param_groups.empty()) state_.notes.push_back(AdamWDefaultsInWords());
-    const bool adam =
-        std::ranges::any_of(tensors_.parameters, [](const auto& p) { return p.exp_avg.has_value(); });
     std::set<std::string> held;
     for (const TrainingParameter& parameter : tensors_.parameters) held.insert(parameter.spec.name);
     for (size_t g = 0; g < state_.groups.size(); ++g) {
-      nlohmann::json group =
-          adam || state_.param_groups.empty() ? ParamGroup(state_, g) : state_.groups.hyper[g];
+      nlohmann::json group = ParamGroup(state_, g);
       std::vector<std::string> members = state_.groups.MembersOf(g);
       std::erase_if(members, [&](const std::string& name) { return !held.contains(name); });
       group.erase("params");

@@ -29,16 +29,15 @@ class DeepSpeedPlanner {
     if (!dtype && tensors_.optimizer && tensors_.weight_type() == Dtype::kF32 && state_.params_dtype) {
       CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, state_.params_dtype));
     }
-    CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, steps_, options_.allow_optimizer, state_));
+    CAIRN_RETURN_IF_ERROR(FitStates(places_, options_.allow_optimizer, tensors_, state_));
     for (const TrainingParameter& parameter : tensors_.parameters)
       if (IsOfExpert(parameter.spec.name))
         return NotSupported("{}: the files of DeepSpeed-MoE's experts are not written; choose --to dcp",
                             parameter.spec.name);
     for (const TrainingParameter& parameter : tensors_.parameters)
-      if (parameter.exp_avg && !parameter.master && TypeOf(parameter) != Dtype::kF32)
+      if (parameter.has_state() && !parameter.master && TypeOf(parameter) != Dtype::kF32)
         return NotSupported("{} has an optimizer's state and neither a master nor fp32 weights",
                             parameter.spec.name);
-    CAIRN_RETURN_IF_ERROR(RequireFp32States(tensors_));
     if (!tensors_.optimizer)
       state_.notes.push_back(
           "the optimizer's state is missing: load it with load_module_only, or as a fine-tuning");
@@ -82,13 +81,30 @@ class DeepSpeedPlanner {
       return tensors_.parameters[part.parameter].spec.name;
     };
     const auto group = [&](const MegatronPart& part) {
-      const bool frozen = !tensors_.parameters[part.parameter].exp_avg;
+      const bool frozen = !tensors_.parameters[part.parameter].has_state();
       return frozen ? std::nullopt : std::optional(state_.groups.GroupOf(name(part)));
     };
     for (const MegatronPart& part : local.parts)
       if (group(part) != group(local.parts[0]))
         return NotSupported("{} and {} are one tensor, {}, but in two groups of the optimizer", name(part),
                             name(local.parts[0]), local.name);
+    return OkStatus();
+  }
+
+  // A group is one vector of each state.
+  Status CheckStatesOfGroups() const {
+    std::map<size_t, const TrainingParameter*> firsts;
+    for (const TrainingParameter& parameter : tensors_.parameters) {
+      if (!parameter.has_state()) continue;
+      const size_t group = state_.groups.GroupOf(parameter.spec.name);
+      const TrainingParameter& first = *firsts.try_emplace(group, &parameter).first->second;
+      if (parameter.roles() != first.roles())
+        return NotSupported(
+            "{} and {} share a group of the optimizer, which keeps other states of the one than of the "
+            "other; "
+            "--to universal, dcp and native hold them",
+            first.spec.name, parameter.spec.name);
+    }
     return OkStatus();
   }
 
@@ -109,7 +125,7 @@ class DeepSpeedPlanner {
   Topology topology_;
   TrainingTensors tensors_;
   LocalModel model_;
-  Steps steps_ = Steps::kOne;  // that the form holds
+  StatePlaces places_ = kZeroPlaces;
   TargetBuilder builder_;
 };
 
@@ -125,7 +141,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
           "ZeRO 3 keeps weights in the optimizer's shards, and this checkpoint has no optimizer; choose "
           "--zero 1");
     CAIRN_RETURN_IF_ERROR(Cut());
-    LeaveLoneMasters(tensors_);
+    CAIRN_RETURN_IF_ERROR(CheckStatesOfGroups());
     builder_.target.tensors = tensors_.tensors;
     if (topology_.zero == 3) MastersAreWeights();
     const std::string directory = StepName();
@@ -148,7 +164,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
   // ZeRO 3 stores no other weights of the parameters that are trained.
   void MastersAreWeights() {
     for (const TrainingParameter& parameter : tensors_.parameters) {
-      if (!parameter.master || !parameter.exp_avg) continue;
+      if (!parameter.master || !parameter.has_state()) continue;
       builder_.target.tensors[parameter.weight].read_back = false;
       builder_.target.tensors[*parameter.master].entry.role = Role::kWeight;
     }
@@ -159,7 +175,8 @@ class ShardedPlanner : public DeepSpeedPlanner {
     const bool zero3 = topology_.zero == 3;
     std::vector<std::pair<const LocalTensor*, StoredArray>> frozen;
     for (const LocalTensor& local : held)
-      if (const auto& parameter = tensors_.parameters[local.parts[0].parameter]; zero3 && !parameter.exp_avg)
+      if (const auto& parameter = tensors_.parameters[local.parts[0].parameter];
+          zero3 && !parameter.has_state())
         frozen.push_back({&local, {local.name, TypeOf(parameter), local.shape}});
     for (int d = 0; d < (zero3 ? topology_.dp : 1); ++d) {
       const std::string prefix = zero3 ? fmt::format("zero_pp_rank_{}_", d) : "";
@@ -243,8 +260,9 @@ class UniversalPlanner : public DeepSpeedPlanner {
   using DeepSpeedPlanner::DeepSpeedPlanner;
 
   Result<TargetFiles> Plan() {
-    if (facts().empty()) steps_ = Steps::kOfEach;  // Megatron's tensors are several parameters, of one step
-    state_.round_robin_gradients = false;          // parameters are by name
+    if (facts().empty())
+      places_.steps = Steps::kOfEach;      // Megatron's tensors are several parameters, of one step
+    state_.round_robin_gradients = false;  // parameters are by name
     CAIRN_RETURN_IF_ERROR(Choose(Dtype::kF32));
     // The arguments in its model states are those of the training that it came from.
     if (topology_.zero == 0) topology_.zero = 1;
@@ -283,10 +301,10 @@ class UniversalPlanner : public DeepSpeedPlanner {
     const TrainingParameter& parameter = tensors_.parameters[local.parts[0].parameter];
     if (local.is_vocabulary()) local.shape = parameter.spec.shape;
     const std::string folder = fmt::format("{}/zero/{}/", directory, local.name);
-    for (const auto& [role, name] : {std::pair(Role::kWeight, "fp32"), std::pair(Role::kExpAvg, "exp_avg"),
-                                     std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
-      if (role != Role::kWeight && !parameter.exp_avg) continue;
-      const uint32_t zip = builder_.BeginTorchFile(folder + name + ".pt");
+    std::vector<Role> roles = parameter.roles();
+    roles.insert(roles.begin(), Role::kMaster);  // or the weight, if that has 32 bits
+    for (const Role& role : roles) {
+      const uint32_t zip = builder_.BeginTorchFile(fmt::format("{}{}.pt", folder, places_.NameOf(role)));
       PickleEmitter& p = builder_.pickle(zip);
       p.BeginDict();
       p.Text("param");
@@ -296,7 +314,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
       if (local.gated) p.Entry("param_n_sub_params", 2);
       p.EndDict();
     }
-    if (!parameter.exp_avg) return;
+    if (!parameter.has_state()) return;
     const uint32_t zip = builder_.BeginTorchFile(folder + "step.pt");
     if (!parameter.step) return builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
     const uint32_t array = builder_.EmitArray(zip, tensors_.tensors[*parameter.step].entry.dtype, {});

@@ -15,6 +15,7 @@
 #include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
+#include "convert/formats/training/state_places.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -169,23 +170,28 @@ class UniversalOpener {
       if (std::ranges::find(names_, name) == names_.end())
         return NotFound("{}: is missing, although the model states have the shape of {}",
                         JoinPath(zero, name), name);
-    return CheckMoments(zero);
+    return CheckStates(zero);
   }
 
-  // If any parameter has both of Adam's moments, one that has one of them has lost the other.
-  Status CheckMoments(const std::string& zero) {
-    std::string lost;
-    bool any_has_both = false;
+  // The state in a file of a parameter's directory.
+  static std::optional<Role> StateIn(const std::string& file) {
+    const std::string_view key = std::string_view(file).substr(0, file.rfind('.'));
+    const bool state = file.ends_with(".pt") && key != kZeroPlaces.master;
+    return state ? StateRole(key) : std::nullopt;
+  }
+
+  Status CheckStates(const std::string& zero) {
+    std::map<std::string, std::set<Role>, std::less<>> states;
     for (const std::string& name : names_) {
-      const std::string first = JoinPath(zero, name + "/exp_avg.pt"),
-                        second = JoinPath(zero, name + "/exp_avg_sq.pt");
-      const bool has_first = fs_.Stat(first).ok(), has_second = fs_.Stat(second).ok();
-      any_has_both |= has_first && has_second;
-      if (has_first != has_second) lost = has_first ? second : first;
+      CAIRN_ASSIGN_OR_RETURN(const auto files, fs_.List(JoinPath(zero, name)));
+      for (const std::string& file : files)
+        if (const auto role = StateIn(file); role && *role != Role::kStep) states[name].insert(*role);
     }
-    if (lost.empty() || !any_has_both) return OkStatus();
+    const auto lost = LostState(states);
+    if (!lost) return OkStatus();
     left_out_ = true;
-    return LeaveOutOptimizer(options_, manifest_, NotFound("{}: is missing", lost));
+    return LeaveOutOptimizer(options_, manifest_,
+                             NotFound("{}/{}/{}.pt: is missing", zero, lost->first, Name(lost->second)));
   }
 
   // Every file of a parameter's directory is one of its states; a frozen one has only its fp32.pt.
@@ -204,13 +210,12 @@ class UniversalOpener {
                                             : LeaveFile(Fate::kTrainingState, relative, key));
         continue;
       }
-      const auto role = ParseRole(key);
-      const bool known = file.ends_with(".pt") && role && IsOptimizerState(*role) && *role != Role::kMaster;
+      const auto role = StateIn(file);
       bool leave = left_out_ || IsAllowed(options_, relative);
       Status added;
       if (!leave) {
-        added = known ? Add(name, *role, file.c_str(), place, assembler)
-                      : NotSupported("{}: {} is not a known optimizer state", directory_, relative);
+        added = role ? Add(name, *role, file.c_str(), place, assembler)
+                     : NotSupported("{}: {} is not an optimizer's state", directory_, relative);
         leave = added.kind() == StatusKind::kNotSupported && IsAllowed(options_, "optimizer");
       }
       if (leave) {

@@ -102,12 +102,20 @@ class ZeroReader {
   }
 
  private:
-  // Errors: NotSupported naming a state that has no place.
+  // Errors: NotSupported naming a state that is not a number, and not of the group's vector.
   Result<OptimizerStates> States(size_t shard, size_t group) const {
     const PyValue* state = GroupState(*ZeroOptimizerOf(*shards_[shard]), stage_, group);
     if (!state || masters_alone_) return OptimizerStates();
     auto states = StatesOf(*state, fmt::format("group {}", group));
     if (!states.ok()) return states.status().WithContext(shards_[shard]->path());
+    const TensorRef* vector = nullptr;  // as long as those of all states
+    for (const auto& [role, tensor] : states->tensors) {
+      if (IsNumber(*tensor)) continue;
+      if (!vector) vector = tensor;
+      if (tensor->shape.rank() != 1 || tensor->shape != vector->shape)
+        return NotSupported("{}: {} of {} has shape {}, which no parameter has a part of",
+                            shards_[shard]->path(), Name(role), GroupName(group), ToString(tensor->shape));
+    }
     return states;
   }
 

@@ -24,8 +24,8 @@ struct ZeroContents {
 
 // `shards` by data parallel rank, all of the model parallel rank `rank` of `ranks`, whose weights have been
 // read. `masters_alone`: reads nothing else of the optimizer's state. Errors: Corrupt naming file and tensor:
-// sizes that do not add up, shards of another step; NotSupported naming an optimizer's state that Cairn has
-// no place for.
+// sizes that do not add up, shards of another step; NotSupported naming an optimizer's state that is not
+// of the parameters' elements.
 Result<ZeroContents> ReadZero(RankSlices& ranks, size_t rank, const std::vector<TorchFile>& shards,
                               bool masters_alone);
 

@@ -7,7 +7,7 @@
 #include "convert/formats/deepspeed/zero_writer.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 
 namespace cairn {
 namespace {
@@ -15,9 +15,6 @@ namespace {
 constexpr uint64_t kSubGroupElements =
     1'000'000'000;  // ZeRO-3's sub_group_size by default, of a rank's share
 constexpr std::string_view kScaler = "deepspeed.runtime.fp16.loss_scaler";
-
-constexpr std::array<std::pair<Role, const char*>, 3> kZeroStates = {
-    {{Role::kMaster, "fp32"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}}};
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -49,12 +46,12 @@ class ShardPlanner {
     std::vector<uint64_t> begins;  // of each: in the whole (ZeRO-1, 2) or in each rank's share (ZeRO-3)
     uint64_t elements = 0;         // of the tensors, without padding (ZeRO-1, 2)
     uint64_t share = 0;            // of a rank
-    std::array<std::vector<uint32_t>, 3> storages;  // of each role and rank
+    std::map<Role, std::vector<uint32_t>> storages = {};  // of each role, by rank
   };
 
   void CutGroups() {
     for (size_t g = 0; g < groups_.size(); ++g) {
-      Vector vector{.group = g, .tensors = groups_[g], .begins = {}, .storages = {}};
+      Vector vector{.group = g, .tensors = groups_[g], .begins = {}};
       for (const size_t i : vector.tensors) {
         vector.begins.push_back(vector.elements);
         vector.elements += held_[i].shape.Volume();
@@ -70,8 +67,7 @@ class ShardPlanner {
     for (size_t g = 0; g < groups_.size(); ++g) {
       bool full = true;
       for (const size_t i : groups_[g]) {
-        if (std::exchange(full, false))
-          vectors_.push_back({.group = g, .tensors = {}, .begins = {}, .storages = {}});
+        if (std::exchange(full, false)) vectors_.push_back({.group = g, .tensors = {}, .begins = {}});
         Vector& vector = vectors_.back();
         vector.tensors.push_back(i);
         vector.begins.push_back(vector.share);
@@ -83,7 +79,14 @@ class ShardPlanner {
 
   // ---- The pickle of rank d.
 
-  void EmitVector(uint64_t d, Vector& vector, size_t role) {
+  // All of a group have the same; an empty one has those of others.
+  std::vector<Role> RolesOf(const Vector& vector) const {
+    const auto& parameters = job_.tensors.parameters;
+    if (!vector.tensors.empty()) return parameters[held_[vector.tensors[0]].parts[0].parameter].roles();
+    return std::ranges::find_if(parameters, &TrainingParameter::has_state)->roles();
+  }
+
+  void EmitVector(uint64_t d, Vector& vector, Role role) {
     vector.storages[role].push_back(builder_.EmitTensor(zips_[d], Dtype::kF32, {vector.share}));
   }
 
@@ -97,8 +100,8 @@ class ShardPlanner {
       p.BeginDict();
       p.Text("step");
       builder_.EmitScalar(zips_[d], static_cast<float>(job_.state.optimizer_step));
-      for (const size_t role : {1, 2}) {
-        p.Text(kZeroStates[role].second);
+      for (const Role& role : RolesOf(vectors_[v])) {
+        p.Text(kZeroPlaces.NameOf(role));
         EmitVector(d, vectors_[v], role);
       }
       p.EndDict();
@@ -119,7 +122,7 @@ class ShardPlanner {
   void EmitMasters(uint64_t d) {
     PickleEmitter& p = builder_.pickle(zips_[d]);
     p.BeginList();
-    for (Vector& vector : vectors_) EmitVector(d, vector, 0);
+    for (Vector& vector : vectors_) EmitVector(d, vector, Role::kMaster);
     p.EndList();
   }
 
@@ -193,15 +196,16 @@ class ShardPlanner {
   void AddArrays() {
     for (const Vector& vector : vectors_)
       for (size_t i = 0; i < vector.tensors.size(); ++i)
-        for (size_t role = 0; role < kZeroStates.size(); ++role) {
+        for (const auto& [role, storages] : vector.storages) {
           const LocalTensor& local = held_[vector.tensors[i]];
-          StoredArray array{local.name, Dtype::kF32, local.shape, ExtentsOf(vector, i, role)};
-          AddParts(job_.tensors, local, kZeroStates[role].first, builder_.AddArray(std::move(array)),
-                   builder_.target);
+          StoredArray array{local.name, Dtype::kF32, local.shape, ExtentsOf(vector, i, storages)};
+          AddParts(job_.tensors, local, role, builder_.AddArray(std::move(array)), builder_.target);
         }
   }
 
-  std::vector<StoredExtent> ExtentsOf(const Vector& vector, size_t i, size_t role) const {
+  // `storages`: of each rank.
+  std::vector<StoredExtent> ExtentsOf(const Vector& vector, size_t i,
+                                      const std::vector<uint32_t>& storages) const {
     std::vector<StoredExtent> extents;
     const uint64_t volume = held_[vector.tensors[i]].shape.Volume(), begin = vector.begins[i];
     const uint64_t piece = PieceOf(vector.tensors[i]);
@@ -213,7 +217,7 @@ class ShardPlanner {
                                 : std::min(begin + volume, std::max(begin, share + vector.share)) - begin;
       if (from >= to) continue;
       const uint64_t first = zero3 ? begin : begin + from - share;
-      extents.push_back({{from, to}, vector.storages[role][d], first * sizeof(float)});
+      extents.push_back({{from, to}, storages[d], first * sizeof(float)});
     }
     return extents;
   }
@@ -236,7 +240,7 @@ std::vector<std::vector<size_t>> GroupsOf(const ZeroJob& job, const std::vector<
   };
   std::vector<std::vector<size_t>> groups(known.size());
   for (size_t i = 0; i < held.size(); ++i)
-    if (parameter(i).exp_avg) groups[known.GroupOf(parameter(i).spec.name)].push_back(i);  // else frozen
+    if (parameter(i).has_state()) groups[known.GroupOf(parameter(i).spec.name)].push_back(i);  // else frozen
   for (std::vector<size_t>& group : groups) {
     if (job.source_order)
       std::ranges::stable_sort(group, {},

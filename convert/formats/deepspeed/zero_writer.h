@@ -4,6 +4,7 @@
 
 #include "convert/foreign/target_builder.h"
 #include "convert/formats/megatron_model/local_model.h"
+#include "convert/formats/training/state_places.h"
 #include "convert/formats/training/training_state.h"
 
 namespace cairn {

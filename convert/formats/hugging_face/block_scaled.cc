@@ -165,8 +165,8 @@ class Finder {
 // A weight of integers, whatever they stand for: "qweight", "weight_packed", "weight".
 bool HoldsIntegers(const TensorEntry& tensor) {
   const std::string_view name = tensor.spec.name;
-  return (name.ends_with("weight") || name.ends_with("weight_packed")) && tensor.spec.shape.rank() > 1 &&
-         tensor.dtype != Dtype::kBool && !IsFloat(tensor.dtype);
+  return !IsOptimizerState(tensor.role) && (name.ends_with("weight") || name.ends_with("weight_packed")) &&
+         tensor.spec.shape.rank() > 1 && tensor.dtype != Dtype::kBool && !IsFloat(tensor.dtype);
 }
 
 using ByName = std::map<std::string_view, const TensorEntry*>;

@@ -50,9 +50,10 @@ std::optional<BucketName> ParseBucketName(std::string_view name) {
   if (at == name.npos) return std::nullopt;
   name.remove_prefix(at + kBucket.size());
   if (!Take(name, found.bucket) || !Take(name, ".")) return std::nullopt;
-  const auto state = std::ranges::find(kBufferStates, name, &std::pair<Role, const char*>::second);
-  if (state == std::end(kBufferStates)) return std::nullopt;
-  found.role = state->first;
+  const auto names = [](const Role& role) { return kBufferPlaces.NameOf(role); };
+  const auto role = std::ranges::find(kBufferRoles, name, names);
+  if (role == std::end(kBufferRoles)) return std::nullopt;
+  found.role = *role;
   return found;
 }
 
@@ -185,7 +186,7 @@ Result<MegatronBuckets::Buffers> MegatronBuckets::BuffersOf(const DcpIndex& inde
   for (auto& [place, buckets] : buffers)
     for (auto& [number, bucket] : buckets) {
       std::ranges::sort(bucket, {}, [](const auto& state) { return state.first; });
-      if (bucket.size() != std::size(kBufferStates) || bucket[0].first != Role::kMaster)
+      if (bucket.size() != std::size(kBufferRoles) || bucket[0].first != Role::kMaster)
         return NotSupported("bucket {} of rank {} must hold one master and two moments", number,
                             std::get<1>(place));
     }

@@ -33,8 +33,8 @@ void EmitBuffer(const TrainingTensors& tensors, const BufferChunk& chunk, uint32
   const BufferLayout layout = LayoutOf(chunk);
   PickleEmitter& p = builder.pickle(zip);
   p.BeginDict();
-  for (const auto& [role, name] : kBufferStates) {
-    p.Text(name);
+  for (const Role& role : kBufferRoles) {
+    p.Text(kBufferPlaces.NameOf(role));
     const uint32_t storage = builder.EmitTensor(zip, Dtype::kF32, {layout.elements});
     for (size_t i = 0; i < chunk.size(); ++i) {
       const Dims& shape = chunk[i].tensor->shape;

@@ -57,8 +57,7 @@ Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingSt
   return OkStatus();
 }
 
-// Megatron has an optimizer of their own for experts that are spread over ranks: `apart`. Sets its groups,
-// which come after those of the others.
+// Sets the groups of experts, if these have an optimizer of their own (`apart`), after those of the others.
 void PartExperts(const TrainingTensors& tensors, bool apart, OptimizerGroups& groups) {
   OptimizerGroups parted;
   std::map<std::string, size_t> numbers;  // by the hyper-parameters
@@ -92,21 +91,21 @@ bool IsBuffer(const TrainingParameter& parameter) {
 
 }  // namespace
 
-Status CorePlan::Choose(bool may_be_fp32) {
+Status CorePlan::Choose(const StatePlaces& plain, const StatePlaces& sharded, bool may_be_fp32) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
+  places = topology.zero == 1 ? sharded : plain;
   CAIRN_ASSIGN_OR_RETURN(tensors, ChooseTrainingTensors(source, options.dtype));
   CAIRN_ASSIGN_OR_RETURN(shape, MegatronShapeOf(source.manifest().model, tensors));
   CAIRN_RETURN_IF_ERROR(CheckMegatronModel(source.manifest().model, tensors, shape));
   CAIRN_RETURN_IF_ERROR(ChooseOptimizer(may_be_fp32));
   CAIRN_ASSIGN_OR_RETURN(layers, LayersPerChunk(static_cast<int>(shape.layers), topology));
   CAIRN_RETURN_IF_ERROR(CheckCoreLayers(layers, topology.virtual_stages));
-  LeaveLoneMasters(tensors);
   builder.target.tensors = tensors.tensors;
   return OkStatus();
 }
 
 Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
-  CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors, Steps::kOne, options.allow_optimizer, state));
+  CAIRN_RETURN_IF_ERROR(FitStates(places, options.allow_optimizer, tensors, state));
   if (topology.zero > 1)
     return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
                            topology.zero);
@@ -128,9 +127,9 @@ Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
                                  : CoreOptimizer::kFloat16;
   for (const TrainingParameter& parameter : tensors.parameters) {
     if (IsBuffer(parameter)) continue;
-    if (!parameter.exp_avg)
+    if (!parameter.has_state())
       return NotSupported(
-          "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter; the "
+          "{} has no states (is it frozen?); Megatron's optimizers need those of every parameter; the "
           "formats dcp, universal and native do not",
           parameter.spec.name);
     if (!parameter.master && optimizer != CoreOptimizer::kFp32)
@@ -168,14 +167,14 @@ nlohmann::json CoreSchedule(const TrainingState& state) {
   const nlohmann::json group =
       state.groups.size() == 0 ? WithAdamWDefaults(nlohmann::json::object()) : ParamGroup(state, 0);
   const int64_t samples = std::max<int64_t>(1, state.consumed_samples);
-  return {{"max_lr", group["lr"]},
+  return {{"max_lr", group.value("lr", nlohmann::json())},
           {"min_lr", 0.0},
           {"lr_warmup_steps", 0},
           {"num_steps", state.scheduled_samples},
           {"lr_decay_style", "constant"},
           {"lr_decay_steps", samples},
-          {"start_wd", group["weight_decay"]},
-          {"end_wd", group["weight_decay"]},
+          {"start_wd", group.value("weight_decay", 0.0)},
+          {"end_wd", group.value("weight_decay", 0.0)},
           {"wd_incr_style", "constant"},
           {"wd_incr_steps", samples}};
 }
@@ -192,6 +191,20 @@ nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
                                    {"min_lr", schedule.value("min_lr", nlohmann::json())}};
   for (const auto& [key, value] : megatron.items()) own[key] = state.groups.hyper[group].value(key, value);
   return own;
+}
+
+std::vector<std::vector<size_t>> CorePlan::Optimizers() const {
+  std::map<std::pair<bool, bool>, size_t> numbers;
+  std::vector<std::vector<size_t>> optimizers;
+  for (size_t g = 0; g < state.groups.size(); ++g) {
+    const nlohmann::json& group = state.groups.hyper[g];
+    const bool experts = group.value("is_expert_parallel", nlohmann::json()) == true;
+    const size_t number =
+        numbers.try_emplace({experts, group.contains("momentum")}, numbers.size()).first->second;
+    optimizers.resize(numbers.size());
+    optimizers[number].push_back(g);
+  }
+  return optimizers;
 }
 
 nlohmann::json CorePlan::GroupOf(size_t group) const {

@@ -7,6 +7,7 @@
 #include "convert/foreign/target_builder.h"
 #include "convert/foreign/write_options.h"
 #include "convert/formats/megatron_model/megatron_layout.h"
+#include "convert/formats/training/state_places.h"
 #include "convert/formats/training/training_state.h"
 
 namespace cairn {
@@ -20,12 +21,16 @@ struct CorePlan {
   CorePlan(const CheckpointSource& from, const TargetOptions& how)
       : source(from), options(how), state(TrainingStateOf(from)), topology(how.topology) {}
 
-  // Chooses tensors, layers of each stage and the optimizer. `may_be_fp32`: the form has a state for an
-  // optimizer without masters. Errors: NotSupported, InvalidArgument: what Megatron cannot hold.
-  Status Choose(bool may_be_fp32);
+  // Chooses tensors, layers of each stage and the optimizer: the distributed one has `sharded` places, others
+  // `plain`. `may_be_fp32`: the form has a state for an optimizer without masters. Errors: NotSupported,
+  // InvalidArgument: what Megatron cannot hold.
+  Status Choose(const StatePlaces& plain, const StatePlaces& sharded, bool may_be_fp32);
   bool distributed() const { return optimizer == CoreOptimizer::kDistributed; }
   // The arguments of the training, as its argparse.Namespace has them.
   nlohmann::json Arguments() const;
+  // Megatron has an optimizer of their own for experts that are spread over ranks, and for Muon's parameters:
+  // the groups of each.
+  std::vector<std::vector<size_t>> Optimizers() const;
   // The hyper-parameters of a group, with the values that Megatron adds.
   nlohmann::json GroupOf(size_t group) const;
   // Emit entries of a dict that is open: arguments and progress; the scale of losses, which fp16 needs; the
@@ -44,6 +49,7 @@ struct CorePlan {
   MegatronShape shape;
   std::vector<int> layers;  // of each chunk of the pipeline
   CoreOptimizer optimizer = CoreOptimizer::kNone;
+  StatePlaces places = {};  // of its states
   TargetBuilder builder;
 
  private:

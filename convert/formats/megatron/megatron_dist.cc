@@ -31,11 +31,6 @@ constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 // A save of cairn.megatron (python/cairn/megatron.py): a run of Cairn with one step is next to metadata.json.
 constexpr const char* kCairnBackend = "cairn";
 
-constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
-                                                        {"optimizer.state.exp_avg_sq.", Role::kExpAvgSq},
-                                                        {"optimizer.state.fp32_param.", Role::kMaster},
-                                                        {"optimizer.state.param.", Role::kMaster}};
-
 // The top level of a checkpoint: a file, or since 0.19 an item that is a list of it.
 constexpr const char* kCommon = "common.pt";
 constexpr const char* kCommonItem = "common_state/shard_0_1";
@@ -54,6 +49,18 @@ std::string_view WithoutChained(std::string_view name) {
   if (!rest.starts_with("chained_")) return name;
   rest.remove_prefix(std::strlen("chained_"));
   return TakeNumber<int>(rest) && rest.starts_with('.') ? rest.substr(1) : name;
+}
+
+// Takes "optimizer.state.momentum_buffer." off a name; nothing if it does not begin so.
+std::optional<Role> TakeState(std::string_view& name) {
+  if (!name.starts_with(kOptimizerState)) return std::nullopt;
+  std::string_view rest = name.substr(kOptimizerState.size());
+  const std::string_view key = rest.substr(0, rest.find('.'));
+  const bool master = key == kTorchDistPlaces.master || key == kShardedTorchDistPlaces.master;
+  const auto role = master ? Role::kMaster : StateRole(key);
+  if (!role || key.size() == rest.size()) return std::nullopt;
+  name = rest.substr(key.size() + 1);
+  return role;
 }
 
 bool IsOfOptimizer(std::string_view name) { return WithoutChained(name).starts_with("optimizer."); }
@@ -86,14 +93,11 @@ void TakeSingle(std::string& name, DistName& found) {
   name = fmt::format("{}{}", name.substr(0, at + kExperts.size()), rest.substr(1));
 }
 
-std::optional<DistName> ParseDistName(std::string name) {
+std::optional<DistName> ParseDistName(std::string_view stored) {
   DistName found;
-  name = WithoutChained(name);
-  for (const auto& [prefix, role] : kRoles) {
-    if (!name.starts_with(prefix)) continue;
-    found.role = role;
-    name.erase(0, prefix.size());
-  }
+  stored = WithoutChained(stored);
+  found.role = TakeState(stored).value_or(Role::kWeight);
+  std::string name(stored);
   constexpr std::string_view kLayers = "decoder.layers.";
   found.stacked = name.starts_with(kLayers) && name.size() > kLayers.size() &&
                   !(name[kLayers.size()] >= '0' && name[kLayers.size()] <= '9');
@@ -205,17 +209,15 @@ class MegatronDistOpener {
     std::map<std::string, Dims> shapes;
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
     for (const DcpTensor& tensor : index.tensors) {
-      const std::string_view name = WithoutChained(tensor.name);
+      std::string_view name = WithoutChained(tensor.name);
       if (IsOfOptimizer(name) && !IsCommonStep(tensor.name) && !MegatronBuckets::IsOne(name) &&
           !ParseDistName(tensor.name) && !IsAllowed(options_, tensor.name))
         return NotSupported("{} is not a known optimizer state", tensor.name);
-      for (const auto& [prefix, role] : kRoles) {
-        if (!name.starts_with(prefix)) continue;
-        const auto weight = shapes.find(std::string(name.substr(prefix.size())));
-        if (weight == shapes.end() || weight->second == tensor.shape) continue;
-        CAIRN_ASSIGN_OR_RETURN(auto cells, CellsOf(tensor, weight->second, items_, builder_));
-        cut_.emplace(tensor.name, CutState{weight->second, std::move(cells)});
-      }
+      if (!TakeState(name)) continue;
+      const auto weight = shapes.find(std::string(name));
+      if (weight == shapes.end() || weight->second == tensor.shape) continue;
+      CAIRN_ASSIGN_OR_RETURN(auto cells, CellsOf(tensor, weight->second, items_, builder_));
+      cut_.emplace(tensor.name, CutState{weight->second, std::move(cells)});
     }
     return OkStatus();
   }

@@ -136,11 +136,13 @@ class MegatronOpener {
                         const std::vector<const PyValue*>& optimizers, size_t first) {
     if (shape_.experts > 0 && ep_ == 1 && etp_ != tp_)
       return NotSupported("its experts are cut in ETP={} and TP={} without EP", etp_, tp_);
-    if (optimizers.size() != (ep_ > 1 ? 2u : 1u))
-      return NotSupported("it has {} optimizers", optimizers.size());
     const std::string distributed = DistributedOf(rank);
     std::optional<TorchFile> shard;
-    if (fs_.Stat(JoinPath(directory_, distributed)).ok()) {
+    const bool flat = fs_.Stat(JoinPath(directory_, distributed)).ok();
+    if (optimizers.size() != (ep_ > 1 ? 2u : 1u) &&
+        (ep_ > 1 || flat))  // else Muon's parameters have their own
+      return NotSupported("it has {} optimizers", optimizers.size());
+    if (flat) {
       CAIRN_ASSIGN_OR_RETURN(shard, builder_.OpenFile(fs_, directory_, distributed));
       manifest_.topology.zero = 1;
     }
@@ -162,12 +164,12 @@ class MegatronOpener {
           if (weight->group) *weight->group += groups;
       if (const PyValue* inner = Find(*optimizers[o], "optimizer"))
         groups += ParamGroupsOf(Find(*inner, "param_groups")).size();
-      with_states_.insert(OwnerOf(rank, o > 0));
+      with_states_.insert(OwnerOf(rank, ep_ > 1 && o > 0));
     }
     return reader.step() ? TakeStep(*reader.step()).WithContext(rank.file) : OkStatus();
   }
 
-  // The weights that the optimizer of this number has, by chunks of a file. A chunk without any has no
+  // The weights that the optimizer of this number may have, by chunks of a file. A chunk without any has no
   // buffer.
   std::vector<MegatronChunkWeights> WeightsOf(size_t first, size_t optimizer) {
     std::vector<MegatronChunkWeights> chunks;
@@ -176,7 +178,8 @@ class MegatronOpener {
       for (ModelTensor& tensor : chunks_[c].tensors) {
         const bool buffer =
             FindMegatronParameter(tensor.name.name, shape_.key_value_rank > 0).module->cut_as().keeps_type;
-        if (!buffer && (ep_ == 1 || tensor.expert.has_value() == (optimizer > 0)))
+        if (!buffer && tensor.weight.states.empty() &&
+            (ep_ == 1 || tensor.expert.has_value() == (optimizer > 0)))
           chunk.push_back(&tensor.weight);
       }
       if (!chunk.empty()) chunks.push_back(std::move(chunk));

@@ -29,12 +29,13 @@ class MegatronPlanner {
   MegatronPlanner(const CheckpointSource& source, const TargetOptions& options) : plan_(source, options) {}
 
   Result<TargetFiles> Plan() {
-    CAIRN_RETURN_IF_ERROR(plan_.Choose(/*may_be_fp32=*/false));
+    CAIRN_RETURN_IF_ERROR(plan_.Choose(kMegatronPlaces, kBufferPlaces, /*may_be_fp32=*/false));
     if (plan_.shape.key_value_rank > 0 || plan_.shape.mtp_layers > 0)
       return NotSupported(
           "latent attention and multi-token prediction cannot be written as mp_rank_* yet; torch-dist holds "
           "them");
-    CAIRN_RETURN_IF_ERROR(RequireFp32States(plan_.tensors));
+    if (plan_.Optimizers().size() > 1)
+      return NotSupported("parameters of Muon cannot be written as mp_rank_* yet; torch-dist holds them");
     for (int tp = 0; tp < plan_.topology.tp; ++tp) {
       CAIRN_ASSIGN_OR_RETURN(const auto held,
                              MegatronTensors(plan_.tensors, plan_.shape, plan_.topology, tp));
@@ -162,13 +163,12 @@ class MegatronPlanner {
       for (const LocalTensor* tensor : group) {
         p.Int(id++);
         p.BeginDict();
-        if (plan_.options.local_spec) {
+        if (plan_.options.local_spec && plan_.state.adam) {
           p.Text("step");
           plan_.builder.EmitScalar(zip, static_cast<float>(plan_.state.optimizer_step));
         }
-        for (const auto& [role, name] :
-             {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
-          p.Text(name);
+        for (const Role& role : plan_.tensors.parameters[tensor->parts[0].parameter].roles()) {
+          p.Text(Name(role));
           EmitArray(zip, *tensor, role);
         }
         p.EndDict();
@@ -178,7 +178,7 @@ class MegatronPlanner {
 
   void EmitMasters(uint32_t zip, const std::vector<std::vector<const LocalTensor*>>& groups) {
     PickleEmitter& p = plan_.builder.pickle(zip);
-    p.Text("fp32_from_fp16_params");
+    p.Text(plan_.places.master);
     p.BeginList();
     for (const auto& group : groups) {
       p.BeginList();

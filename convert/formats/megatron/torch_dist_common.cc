@@ -18,28 +18,24 @@ nlohmann::json Arguments(const CorePlan& plan) {
   return arguments;
 }
 
-// torch's AdamW looks for its step in the state; Transformer Engine's Adam fails if it is present.
-void EmitState(CorePlan& plan, uint32_t zip) {
+// torch's AdamW looks for its step in the state; Transformer Engine's Adam fails if it is present, and Muon
+// has none.
+void EmitState(CorePlan& plan, uint32_t zip, const nlohmann::json& group) {
   PickleEmitter& p = plan.builder.pickle(zip);
   p.Text("state");
   p.BeginDict();
-  if (plan.options.local_spec) {
+  if (plan.options.local_spec && plan.state.adam && !group.contains("momentum")) {
     p.Text("common_step");
     plan.builder.EmitScalar(zip, static_cast<float>(plan.state.optimizer_step));
   }
   p.EndDict();
 }
 
-bool IsOfExperts(const nlohmann::json& group) {
-  return group.value("is_expert_parallel", nlohmann::json()) == true;
-}
-
-void EmitGroups(const CorePlan& plan, bool of_experts, PickleEmitter& p) {
+void EmitGroups(const CorePlan& plan, const std::vector<size_t>& groups, PickleEmitter& p) {
   p.Text("param_groups");
   p.BeginList();
-  for (size_t g = 0; g < plan.state.groups.size(); ++g) {
+  for (const size_t g : groups) {
     nlohmann::json group = plan.GroupOf(g);
-    if (IsOfExperts(group) != of_experts) continue;
     if (!group.contains("default_config")) group["default_config"] = true;
     p.BeginDict();
     EmitHyperParameters(p, group);
@@ -48,8 +44,7 @@ void EmitGroups(const CorePlan& plan, bool of_experts, PickleEmitter& p) {
   p.EndList();
 }
 
-// The optimizer of the experts, or of the others.
-void EmitOptimizer(CorePlan& plan, uint32_t zip, bool of_experts) {
+void EmitOptimizer(CorePlan& plan, uint32_t zip, const std::vector<size_t>& groups) {
   PickleEmitter& p = plan.builder.pickle(zip);
   const bool wrapped = plan.optimizer != CoreOptimizer::kFp32;
   p.BeginDict();
@@ -57,23 +52,24 @@ void EmitOptimizer(CorePlan& plan, uint32_t zip, bool of_experts) {
     p.Text("optimizer");
     p.BeginDict();
   }
-  if (!plan.distributed()) EmitState(plan, zip);
-  EmitGroups(plan, of_experts, p);
+  if (!plan.distributed()) EmitState(plan, zip, plan.state.groups.hyper[groups[0]]);
+  EmitGroups(plan, groups, p);
   if (wrapped) p.EndDict();
   plan.EmitGradScaler(zip);
   if (plan.distributed()) p.Entry("param_state_sharding_type", kSharding);
   p.EndDict();
 }
 
-// Two optimizers are a dict of both.
+// Several optimizers are a dict of all.
 void EmitOptimizers(CorePlan& plan, uint32_t zip) {
+  const std::vector<std::vector<size_t>> optimizers = plan.Optimizers();
   PickleEmitter& p = plan.builder.pickle(zip);
   p.Text("optimizer");
-  if (!std::ranges::any_of(plan.state.groups.hyper, IsOfExperts)) return EmitOptimizer(plan, zip, false);
+  if (optimizers.size() == 1) return EmitOptimizer(plan, zip, optimizers[0]);
   p.BeginDict();
-  for (const bool of_experts : {false, true}) {
-    p.Int(of_experts ? 1 : 0);
-    EmitOptimizer(plan, zip, of_experts);
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    p.Int(static_cast<int64_t>(i));
+    EmitOptimizer(plan, zip, optimizers[i]);
   }
   p.EndDict();
 }

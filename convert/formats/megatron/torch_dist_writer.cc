@@ -75,7 +75,7 @@ class TorchDistPlanner {
   TorchDistPlanner(const CheckpointSource& source, const TargetOptions& options) : plan_(source, options) {}
 
   Result<TargetFiles> Plan() {
-    CAIRN_RETURN_IF_ERROR(plan_.Choose(/*may_be_fp32=*/true));
+    CAIRN_RETURN_IF_ERROR(plan_.Choose(kTorchDistPlaces, kShardedTorchDistPlaces, /*may_be_fp32=*/true));
     load_.resize(plan_.topology.world());
     for (int layer = 1; std::cmp_less(layer, plan_.shape.layers); ++layer)
       layers_differ_ |= IsMixture(layer) != IsMixture(0);
@@ -132,11 +132,12 @@ class TorchDistPlanner {
     keys_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (plan_.optimizer == CoreOptimizer::kNone || tensor.module->cut_as().keeps_type) return OkStatus();
-    CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg." + key, Role::kExpAvg, of_ranks));
-    CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg_sq." + key, Role::kExpAvgSq, of_ranks));
-    if (plan_.optimizer == CoreOptimizer::kFp32) return OkStatus();
-    const std::string prefix = plan_.optimizer == CoreOptimizer::kDistributed ? "param." : "fp32_param.";
-    return AddRole("optimizer.state." + prefix + key, Role::kMaster, of_ranks);
+    std::vector<Role> roles = plan_.tensors.parameters[tensor.parts[0].parameter].roles();
+    if (plan_.optimizer != CoreOptimizer::kFp32) roles.push_back(Role::kMaster);
+    for (const Role& role : roles)
+      CAIRN_RETURN_IF_ERROR(
+          AddRole(fmt::format("{}{}.{}", kOptimizerState, plan_.places.NameOf(role), key), role, of_ranks));
+    return OkStatus();
   }
 
   int ExpertRanks() const { return plan_.topology.ep * plan_.topology.size(Axis::kEtp); }

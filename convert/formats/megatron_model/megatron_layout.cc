@@ -66,6 +66,11 @@ class Builder {
     if (found.empty() || (query && module.is_qkv() == latent)) return OkStatus();
     for (const auto& [canonical, parameter] : found) used_.insert(parameter);
     const size_t first = found.begin()->second;
+    for (const auto& [canonical, parameter] : found)
+      if (tensors_.parameters[parameter].roles() != tensors_.parameters[first].roles())
+        return NotSupported(
+            "{} and {} are one tensor in Megatron, but the optimizer keeps other states of one",
+            tensors_.parameters[first].spec.name, tensors_.parameters[parameter].spec.name);
     MegatronTensor tensor{.module = &module,
                           .bias = bias,
                           .layer = layer,

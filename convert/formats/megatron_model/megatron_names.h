@@ -14,6 +14,9 @@ struct MegatronName {
   bool mtp = false;  // of multi-token prediction, whose layers are counted from 0 again
 };
 
+// Before the key of an optimizer's state, after which its parameter is named.
+inline constexpr std::string_view kOptimizerState = "optimizer.state.";
+
 // What a layer of multi-token prediction calls the layer inside it. Newer code also says "mtp_model_layer.",
 // which is only read.
 inline constexpr std::string_view kInsideMtp = "transformer_layer.";

@@ -25,19 +25,6 @@ Result<StoredArray> StateArray(const TorchFile& file, const PyValue* value, cons
   return array;
 }
 
-// The number of updates is read with the groups. Errors: NotSupported naming a state other than it and
-// Adam's.
-Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& file, Account& account) {
-  for (size_t i = 0; state.is(PyKind::kDict) && i + 1 < state.items.size(); i += 2) {
-    const std::string key = KeyText(*state.items[i]);
-    if (key == "exp_avg" || key == "exp_avg_sq") continue;
-    if (key != "step" && state.items[i + 1]->is(PyKind::kTensor))
-      return NotSupported("{} of {} is not a state of Megatron's Adam optimizer", key, of);
-    account.LeaveBelow(Fate::kTrainingState, file, *state.items[i + 1], of + "." + key);
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& array, uint64_t begin,
@@ -80,6 +67,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, const PyValue& optimi
     return NotSupported("it has no fp32_from_fp16_params");
   std::vector<MegatronWeight*> left;
   for (const MegatronChunkWeights& chunk : chunks) left.insert(left.end(), chunk.begin(), chunk.end());
+  std::map<std::string, std::set<Role>, std::less<>> roles;
   for (size_t g = 0; g < groups->items.size(); ++g) {
     const PyValue* ids = Find(*ItemOf(Find(*inner, "param_groups"), g), "params");
     for (size_t i = 0; i < groups->items[g]->items.size(); ++i) {
@@ -88,7 +76,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, const PyValue& optimi
                              StateArray(file, groups->items[g]->items[i], name, builder_));
       const auto id = AsInt(ItemOf(ids, i));
       const PyValue* state = id ? EntryOf(states, *id) : nullptr;
-      if (!state) return NotSupported("{} has no moments", name);
+      if (!state) return NotSupported("{} has no states", name);
       auto found = left.begin();
       for (; found != left.end(); ++found) {
         if (!((*found)->weight.shape == master.shape)) continue;
@@ -100,17 +88,29 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, const PyValue& optimi
       MegatronWeight& weight = **found;
       left.erase(found);
       weight.group = g;
-      CAIRN_RETURN_IF_ERROR(TakeStep(file, *state, name));
       weight.states.emplace_back(Role::kMaster, std::move(master));
-      CAIRN_RETURN_IF_ERROR(LeaveStep(*state, name, file, builder_.account));
-      for (const auto& [role, key] :
-           {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
-        CAIRN_ASSIGN_OR_RETURN(StoredArray moment, StateArray(file, Find(*state, key), key, builder_));
-        if (!(moment.shape == weight.weight.shape)) return Corrupt("{} of {} has another shape", key, name);
-        weight.states.emplace_back(role, std::move(moment));
-      }
+      CAIRN_RETURN_IF_ERROR(TakeStates(file, *state, name, weight));
+      for (const auto& [role, array] : weight.states) roles[name].insert(role);
     }
   }
+  if (const auto lost = LostState(roles))
+    return NotFound("{} of {} is missing, which others have", Name(lost->second), lost->first);
+  return OkStatus();
+}
+
+Status MegatronOptimizer::TakeStates(const TorchFile& file, const PyValue& state, const std::string& name,
+                                     MegatronWeight& weight) {
+  CAIRN_RETURN_IF_ERROR(TakeStep(file, state, name));
+  CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, StatesOf(state, name));
+  if (states.tensors.empty()) return NotSupported("{} has no states", name);
+  for (const auto& [role, tensor] : states.tensors) {
+    if (tensor->shape != weight.weight.shape)
+      return NotSupported("{} of {} has another shape, {}", Name(role), name, ToString(tensor->shape));
+    CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder_.ArrayIn(file, *tensor, std::string(Name(role))));
+    if (array.transposed) return NotSupported("{} of {} is stored transposed", Name(role), name);
+    weight.states.emplace_back(role, std::move(array));
+  }
+  if (states.step) builder_.account.LeaveBelow(Fate::kTrainingState, file, *states.step, name + ".step");
   return OkStatus();
 }
 
@@ -131,7 +131,8 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, const PyValue& 
       return NotSupported("it must have one buffer of one type for each chunk of the model");
     const PyValue& stored = *types->items[1];
     MegatronBuffer buffer;
-    for (const auto& [role, key] : kBufferStates) {
+    for (const Role& role : kBufferRoles) {
+      const std::string key(kBufferPlaces.NameOf(role));
       CAIRN_ASSIGN_OR_RETURN(StoredArray vector, StateArray(file, Find(stored, key), key, builder_));
       if (vector.shape.rank() != 1 ||
           (!buffer.vectors.empty() && !(vector.shape == buffer.vectors[0].second.shape)))

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "convert/foreign/stored_builder.h"
+#include "convert/formats/training/state_places.h"
 
 namespace cairn {
 
@@ -26,9 +27,8 @@ inline uint64_t AlignedInBucket(uint64_t element) {
   return (element + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
 }
 
-// The keys of the distributed optimizer's vectors.
-inline constexpr std::pair<Role, const char*> kBufferStates[] = {
-    {Role::kMaster, "param"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}};
+// The distributed optimizer's vectors, under the keys of kBufferPlaces; the masters first.
+inline constexpr Role kBufferRoles[] = {Role::kMaster, kAdamStates[0], kAdamStates[1]};
 
 // The flat vectors of a buffer of the distributed optimizer, or of a bucket of it; the masters first.
 struct MegatronBuffer {
@@ -43,8 +43,9 @@ class MegatronOptimizer {
       : files_(fs, directory), builder_(builder) {}
 
   // `optimizer` of model_optim_rng.pt: fp32_from_fp16_params and torch's own state dict.
-  // Errors: NotSupported if its form is unknown, naming a state that is not supported, or if parameters
-  // differ in their number of updates; Corrupt if a master rounds to no weight.
+  // Errors: NotSupported if its form is unknown, naming a state that is not of its weight's shape, or if
+  // parameters differ in their number of updates; NotFound naming a state that a parameter lost; Corrupt if a
+  // master rounds to no weight.
   Status ReadPlain(const TorchFile& file, const PyValue& optimizer,
                    const std::vector<MegatronChunkWeights>& chunks);
 
@@ -67,6 +68,9 @@ class MegatronOptimizer {
   Result<std::vector<std::byte>> Sample(const StoredArray& array, uint64_t begin, uint64_t count);
   Result<std::optional<uint64_t>> TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                          std::vector<MegatronWeight*>& left);
+  // `state`: of the master `name` of `weight`.
+  Status TakeStates(const TorchFile& file, const PyValue& state, const std::string& name,
+                    MegatronWeight& weight);
   Status TakeStep(const TorchFile& file, const PyValue& state, const std::string& name);
   Status Walk(const MegatronBuffer& buffer, const MegatronChunkWeights& weights);
 

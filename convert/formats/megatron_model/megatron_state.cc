@@ -161,8 +161,10 @@ Status AddNumbersInTensors(FileSystem& fs, const TorchFile& file, const PyValue&
   const PyValue* optimizer = Find(root, "optimizer");
   if (!optimizer) return OkStatus();
   CAIRN_RETURN_IF_ERROR(AddNumbersOfGroups(fs, file, *optimizer, state));
-  if (const PyValue* states = FindKind(*OptimizersOf(*optimizer)[0], "state", PyKind::kDict)) {
-    CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, file, Find(*states, "common_step")));
+  for (const PyValue* inner : OptimizersOf(*optimizer)) {
+    const PyValue* states = FindKind(*inner, "state", PyKind::kDict);
+    CAIRN_ASSIGN_OR_RETURN(const auto step,
+                           ScalarOf(fs, file, states ? Find(*states, "common_step") : nullptr));
     if (IsCount(step)) state["optimizer_step"] = static_cast<int64_t>(*step);
   }
   return AddGradScaler(fs, file, FindKind(*ChainedOf(*optimizer)[0], "grad_scaler", PyKind::kDict), state);

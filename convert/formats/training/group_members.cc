@@ -12,6 +12,7 @@ struct MegatronGroup {
   bool decay = true;
   bool decoupled = false;  // its learning rate
   bool experts = false;    // of an optimizer of their own
+  bool momentum = false;   // likewise of Muon, beside Adam
   bool operator==(const MegatronGroup&) const = default;
 };
 
@@ -22,7 +23,8 @@ MegatronGroup FactsOf(const nlohmann::json& group) {
   };
   return {.decay = !is("wd_mult", 0.0),
           .decoupled = is("is_decoupled_lr", true) || is("default_config", false),
-          .experts = is("is_expert_parallel", true)};
+          .experts = is("is_expert_parallel", true),
+          .momentum = group.is_object() && group.contains("momentum")};
 }
 
 bool IsWordEmbeddingOrHead(const std::string& name) {
@@ -66,11 +68,16 @@ void PutMembersByMegatronsRule(const TensorTable& catalog, nlohmann::json& param
   if (facts.empty() || (facts.size() == 2 && std::ranges::none_of(param_groups, says))) return;
   const bool decoupled = std::ranges::any_of(facts, &MegatronGroup::decoupled),
              experts = std::ranges::any_of(facts, &MegatronGroup::experts);
+  const auto with_momentum = std::ranges::count_if(facts, &MegatronGroup::momentum);
+  std::set<std::string_view> momenta;
+  for (const TensorEntry& tensor : catalog.tensors)
+    if (tensor.role == Role::kMomentumBuffer) momenta.insert(tensor.spec.name);
   for (const ParameterSpec& spec : catalog.Parameters()) {
     const CanonicalModule* module = ModuleOfParameter(spec.name);
     if (module && module->keeps_type) continue;  // a buffer
-    const MegatronGroup wanted{spec.is_matrix(), decoupled && IsWordEmbeddingOrHead(spec.name),
-                               experts && spec.of_experts};
+    const MegatronGroup wanted{
+        spec.is_matrix(), decoupled && IsWordEmbeddingOrHead(spec.name), experts && spec.of_experts,
+        with_momentum > 0 && (std::cmp_equal(with_momentum, facts.size()) || momenta.contains(spec.name))};
     if (std::ranges::count(facts, wanted) == 1)
       members.Add(static_cast<size_t>(std::ranges::find(facts, wanted) - facts.begin()), spec.name);
     else

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "convert/formats/training/state_places.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -16,6 +17,29 @@ double LoadNumber(const char* bytes) {
   T value{};
   std::memcpy(&value, bytes, sizeof(T));
   return static_cast<double>(value);
+}
+
+// `path`: of the keys above `state`, each with a dot.
+Status AddStates(const PyValue& state, const std::string& path, const std::string& of,
+                 OptimizerStates& states) {
+  for (size_t i = 0; i + 1 < state.items.size(); i += 2) {
+    const std::string key = path + KeyText(*state.items[i]);
+    const PyValue* value = state.items[i + 1];
+    const auto role = StateRole(key);
+    if (value->is(PyKind::kNone)) continue;
+    if (value->is(PyKind::kDict) && path.empty()) {  // as bitsandbytes keeps its blocks
+      CAIRN_RETURN_IF_ERROR(AddStates(*value, key + ".", of, states));
+      continue;
+    }
+    if (!role) return NotSupported("{} of {} is not an optimizer's state", key, of);
+    if (*role == Role::kStep)
+      states.step = value;
+    else if (value->is(PyKind::kTensor))
+      states.tensors.emplace_back(*role, value->tensor);
+    else
+      return NotSupported("{} of {} is not a tensor", key, of);
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -93,20 +117,7 @@ Result<std::optional<double>> ScalarOf(FileSystem& fs, const TorchFile& file, co
 Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of) {
   OptimizerStates states;
   if (!state.is(PyKind::kDict)) return NotSupported("the state of {} is not a dict", of);
-  for (size_t i = 0; i + 1 < state.items.size(); i += 2) {
-    const std::string key = KeyText(*state.items[i]);
-    const PyValue* value = state.items[i + 1];
-    if (value->is(PyKind::kNone)) continue;
-    if (key == "step") {
-      states.step = value;
-      continue;
-    }
-    const auto role = ParseRole(key);
-    if (!role || !IsOptimizerState(*role) || *role == Role::kMaster)
-      return NotSupported("{} of {} is not a known optimizer state", key, of);
-    if (!value->is(PyKind::kTensor)) return NotSupported("{} of {} is not a tensor", key, of);
-    states.tensors.emplace_back(*role, value->tensor);
-  }
+  CAIRN_RETURN_IF_ERROR(AddStates(state, "", of, states));
   std::ranges::sort(states.tensors);
   return states;
 }

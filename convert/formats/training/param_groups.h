@@ -29,7 +29,7 @@ struct OptimizerStates {
 };
 
 // `state` is the dict of one parameter, `of` its name for messages. None is not a state. Errors: NotSupported
-// naming a state that is not a Role, or not a tensor.
+// naming a state whose name cannot be a role's, or that is not a tensor.
 Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of);
 
 // True if a state is one number, and not of its parameter's shape.

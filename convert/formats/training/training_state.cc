@@ -1,12 +1,10 @@
 // Sources write the same facts under several names, so each fact has a list of names and a value that
 // follows from others if it is missing. GroupsOfSource() decides which parameter is in which group: by the
 // names that the source states, else all in one, else matrices and vectors if two groups name no members;
-// anything else is refused. What a target cannot hold goes through FitOptimizer() and PartGroups(): it is an
+// anything else is refused. What a target cannot hold goes through FitStates() and PartGroups(): it is an
 // error, or a note that begins with kAllowedNote if the user allowed it, and such notes reach the history.
 
 #include "convert/formats/training/training_state.h"
-
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -157,43 +155,6 @@ nlohmann::json HistoryWith(const Manifest& source, std::string_view format,
   return history;
 }
 
-Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state) {
-  std::set<std::string> left;
-  const auto leave = [&](const TrainingParameter& parameter, const Role& role, uint32_t index) -> Status {
-    if (!allowed)
-      return NotSupported(
-          "{}: the format has no place for the optimizer's {}; --allow optimizer leaves it out, and dcp and "
-          "native hold it",
-          parameter.spec.name, role == Role::kStep ? "steps that differ between parameters" : Name(role));
-    tensors.tensors[index].read_back = false;
-    left.emplace(Name(role));
-    return OkStatus();
-  };
-  tensors.optimizer = false;
-  for (TrainingParameter& parameter : tensors.parameters) {
-    for (const auto& [role, index] : parameter.others) CAIRN_RETURN_IF_ERROR(leave(parameter, role, index));
-    parameter.others.clear();
-    if (parameter.step && (steps == Steps::kOne || !parameter.exp_avg))
-      CAIRN_RETURN_IF_ERROR(leave(parameter, Role::kStep, *std::exchange(parameter.step, std::nullopt)));
-    tensors.optimizer |= parameter.exp_avg.has_value();
-  }
-  if (!left.empty())
-    state.notes.push_back(fmt::format("{}the optimizer's {} is left out{}", kAllowedNote,
-                                      fmt::join(left, ", "),
-                                      steps == Steps::kOne && left.contains("step")
-                                          ? fmt::format("; all parameters get step {}", state.optimizer_step)
-                                          : ""));
-  const auto counts = [](const TrainingParameter& p) { return p.exp_avg && !p.step; };
-  if (state.step_known || std::ranges::none_of(tensors.parameters, counts)) return OkStatus();
-  if (!allowed)
-    return NotSupported(
-        "no file has the number of updates of the optimizer's moments; --allow optimizer assumes {}",
-        state.optimizer_step);
-  state.notes.push_back(
-      fmt::format("{}no file says the optimizer's step, {} is written", kAllowedNote, state.optimizer_step));
-  return OkStatus();
-}
-
 Status PartGroups(const TrainingTensors& tensors, size_t count,
                   const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
                   TrainingState& state) {
@@ -248,7 +209,9 @@ std::string AdamWDefaultsInWords() {
 }
 
 nlohmann::json ParamGroup(const TrainingState& state, size_t group) {
-  return WithAdamWDefaults(state.groups.hyper[group]);
+  const nlohmann::json& hyper = state.groups.hyper[group];
+  const bool other = !state.param_groups.empty() && (!state.adam || hyper.contains("momentum"));
+  return other ? hyper : WithAdamWDefaults(hyper);
 }
 
 void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group) {

@@ -51,6 +51,7 @@ struct TrainingState {
   nlohmann::json schedule = nlohmann::json::object();     // of the learning rate, as its own program has it
   nlohmann::json param_groups = nlohmann::json::array();  // as the source's state has them; empty: unknown
   OptimizerGroups groups;                                 // as the target writes them
+  bool adam = true;  // some parameters have Adam's moments, or none has states
   nlohmann::json shared_params =
       nlohmann::json::object();    // further names of parameters (shared_parameters.h)
   std::vector<std::string> notes;  // what is unknown or could not be carried
@@ -63,12 +64,6 @@ nlohmann::json HistoryWith(const Manifest& source, std::string_view format,
                            const std::vector<std::string>& notes);
 
 TrainingState TrainingStateOf(const CheckpointSource& source);
-
-// What a target must know before it writes moments. For formats that hold only Adam's moments, with one step
-// or one per parameter: leaves out the other states if `allowed`, with a note. Errors: NotSupported naming
-// the first such state, or if no file has the number of updates of the moments.
-enum class Steps { kOne, kOfEach };  // that the format holds
-Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state);
 
 // Those of `param_groups` in a manifest's state; one of all parameters if it is empty. Two groups without
 // members in the state are matrices, then vectors, as cairn train makes them. Errors: NotSupported if it is
@@ -90,7 +85,8 @@ inline size_t MatricesThenVectors(const ParameterSpec& spec) { return spec.is_ma
 nlohmann::json WithAdamWDefaults(const nlohmann::json& hyper);
 std::string AdamWDefaultsInWords();
 
-// Hyper-parameters of a group that the target writes; AdamW's defaults if the source has none.
+// Hyper-parameters of a group that the target writes; with AdamW's defaults, unless it is of another
+// optimizer.
 nlohmann::json ParamGroup(const TrainingState& state, size_t group);
 // Emits them as entries of a dict that is open, betas as the tuple that torch wants.
 void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group);

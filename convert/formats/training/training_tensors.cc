@@ -1,8 +1,5 @@
 // AddParameter() decides which tensor is read for the weight and whether a master is written: a master
 // without a weight is the weight, an fp32 weight that is cast is its own master, and fp32 weights need none.
-// Both moments together are Adam's; one alone is another optimizer's state. The functions that follow take
-// away or refuse what a format cannot hold. A tensor that is left out stays in the list with `read_back`
-// false, so that indices stay valid.
 
 #include "convert/formats/training/training_tensors.h"
 
@@ -51,7 +48,7 @@ class Chooser {
   }
 
   Status AddParameter(const ParameterSpec& spec) {
-    TrainingParameter parameter{.spec = spec, .weight = 0, .master = {}, .exp_avg = {}, .exp_avg_sq = {}};
+    TrainingParameter parameter{.spec = spec};
     std::optional<uint32_t> weight = Find(spec, Role::kWeight), master = Find(spec, Role::kMaster);
     if (!weight && !master)
       return NotSupported(
@@ -76,9 +73,7 @@ class Chooser {
     return module && module->keeps_type ? stored : dtype_.value_or(stored);
   }
 
-  // Adam's are the two moments together; one alone is another optimizer's.
   Status AddStates(const ParameterSpec& spec, TrainingParameter& parameter) {
-    const bool adam = Find(spec, Role::kExpAvg) && Find(spec, Role::kExpAvgSq);
     for (const Role& role : roles_) {
       if (!IsOptimizerState(role) || role == Role::kMaster || (role == Role::kStep && one_step_)) continue;
       const auto found = Find(spec, role);
@@ -86,12 +81,8 @@ class Chooser {
       CAIRN_ASSIGN_OR_RETURN(const uint32_t index, Add(*found, role, catalog_.tensors[*found].dtype));
       if (role == Role::kStep)
         parameter.step = index;
-      else if (adam && role == Role::kExpAvg)
-        parameter.exp_avg = index;
-      else if (adam && role == Role::kExpAvgSq)
-        parameter.exp_avg_sq = index;
       else
-        parameter.others.emplace_back(role, index);
+        parameter.states.emplace_back(role, index);
     }
     return OkStatus();
   }
@@ -106,10 +97,16 @@ class Chooser {
 
 }  // namespace
 
+std::vector<Role> TrainingParameter::roles() const {
+  std::vector<Role> roles;
+  for (const auto& [role, tensor] : states) roles.push_back(role);
+  return roles;
+}
+
 uint32_t TrainingParameter::TensorOf(Role role) const {
-  if (role == Role::kExpAvg) return *exp_avg;
-  if (role == Role::kExpAvgSq) return *exp_avg_sq;
-  return role == Role::kMaster ? master.value_or(weight) : weight;
+  if (role == Role::kWeight) return weight;
+  if (role == Role::kMaster) return master.value_or(weight);
+  return std::ranges::find(states, role, &std::pair<Role, uint32_t>::first)->second;
 }
 
 Dtype TrainingTensors::weight_type() const {
@@ -122,24 +119,6 @@ Dtype TrainingTensors::weight_type() const {
 
 Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype) {
   return Chooser(source, dtype).Choose();
-}
-
-Status RequireFp32States(const TrainingTensors& tensors) {
-  for (const TrainingParameter& parameter : tensors.parameters)
-    for (const auto& index : {parameter.master, parameter.exp_avg, parameter.exp_avg_sq}) {
-      if (!index) continue;
-      const TensorEntry& entry = tensors.tensors[*index].entry;
-      if (entry.dtype != Dtype::kF32)
-        return NotSupported(
-            "{} is {}, but the format holds the optimizer's state in fp32; dcp and native keep its type",
-            DisplayName(entry), Name(entry.dtype));
-    }
-  return OkStatus();
-}
-
-void LeaveLoneMasters(TrainingTensors& tensors) {
-  for (const TrainingParameter& parameter : tensors.parameters)
-    if (parameter.master && !parameter.has_state()) tensors.tensors[*parameter.master].read_back = false;
 }
 
 }  // namespace cairn

@@ -14,13 +14,12 @@ struct TrainingParameter {
   ParameterSpec spec;
   uint32_t weight = 0;
   std::optional<uint32_t> master;
-  std::optional<uint32_t> exp_avg;
-  std::optional<uint32_t> exp_avg_sq;
   std::optional<uint32_t> step;                   // if parameters differ in it
-  std::vector<std::pair<Role, uint32_t>> others;  // of other optimizers than Adam
+  std::vector<std::pair<Role, uint32_t>> states;  // others, by role
 
-  bool has_state() const { return exp_avg || !others.empty(); }
-  // The weight, master or moment. A weight without a master is its own. Requires that the moments exist.
+  bool has_state() const { return !states.empty(); }  // else it is frozen
+  std::vector<Role> roles() const;                    // of its states
+  // The weight, the master or a state that it has. A weight without a master is its own.
   uint32_t TensorOf(Role role) const;
 };
 
@@ -37,13 +36,5 @@ struct TrainingTensors {
 // belong to their own system and are left behind, and so are steps if the state says `one_optimizer_step`.
 // Errors: NotSupported if a type cannot be cast.
 Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype);
-
-// For formats that hold masters and moments in flat fp32 buffers. Errors: NotSupported naming one of another
-// type.
-Status RequireFp32States(const TrainingTensors& tensors);
-
-// For formats that have a place for masters in an optimizer's state only: those of parameters without moments
-// are left behind.
-void LeaveLoneMasters(TrainingTensors& tensors);
 
 }  // namespace cairn

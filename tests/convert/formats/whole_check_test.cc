@@ -39,10 +39,27 @@ TEST(WholeCheckTest, FindsAPartOfAState) {
   for (const char* whole : {"exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg"})
     EXPECT_EQ(part(*ParseRole(whole), {6, 4}), "");
   EXPECT_EQ(part(Role::kStep, {}), "");
-  EXPECT_EQ(part(Role::kExpAvgSq, {1}), "");                        // a number of the whole parameter
-  EXPECT_EQ(part(*ParseRole("exp_avg_sq_row"), {6}), "");           // transformers' Adafactor
-  EXPECT_EQ(part(*ParseRole("col_var"), {1, 4}), "");               // torch's
+  EXPECT_EQ(part(Role::kExpAvgSq, {1}), "");               // a number of the whole parameter
+  EXPECT_EQ(part(*ParseRole("exp_avg_sq_row"), {6}), "");  // transformers' Adafactor
+  EXPECT_EQ(part(*ParseRole("col_var"), {1, 4}), "");      // torch's
+  for (const char* row : {"exp_avg_sq_row", "row_var"})
+    for (const Dims& shape : {Dims{3}, Dims{4}, Dims{3, 1}, Dims{1, 4}, Dims{6, 2}})
+      EXPECT_NE(part(*ParseRole(row), shape), "");
   EXPECT_EQ(part(RoleNamed("exp_avg::scales").value(), {99}), "");  // of any shape
+}
+
+TEST(WholeCheckTest, OnlyBlocksOfBitsandbytesHaveAKnownShape) {
+  const auto unknown = [](const char* name, const Dims& shape) {
+    TensorTable table = Weights({{.name = "w", .shape = {60, 40}}});
+    table.tensors.push_back({{.name = "w", .shape = shape}, RoleNamed(name).value(), Dtype::kF32});
+    return FirstOfUnknownShape(table);
+  };
+  EXPECT_EQ(unknown("__bnb_optimizer_quant_state__.absmax1", {10}), "");
+  EXPECT_EQ(unknown("absmax2", {2}), "");  // of 2048
+  EXPECT_EQ(unknown("qmap1", {256}), "");
+  EXPECT_EQ(unknown("z", {60, 40}), "");
+  EXPECT_EQ(unknown("absmax1", {5}), "w/absmax1 is of another shape than its parameter: [5], not [60, 40]");
+  EXPECT_NE(unknown("exp_avg::scales", {99}), "");
 }
 
 // GaLore's moments are the moments of a matrix that it projected. A rank that saves its own part saves that

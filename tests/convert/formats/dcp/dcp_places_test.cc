@@ -50,7 +50,10 @@ TEST(DcpPlacesTest, OptimizersOfUnknownStatesAndNumbersAreNotRead) {
   };
   const std::set<std::string> all = {"optim."};
   EXPECT_EQ(unread("optim.state.a.weight.exp_avg", "a.weight"), std::set<std::string>());
-  EXPECT_EQ(unread("optim.state.a.weight.exp_avg::scales", "a.weight"), all);
+  EXPECT_EQ(unread("optim.state.a.weight.exp_avg::scales", "a.weight"), std::set<std::string>());
+  EXPECT_EQ(unread("optim.state.a.weight.__bnb_optimizer_quant_state__.absmax1", "a.weight"),
+            std::set<std::string>());
+  EXPECT_EQ(unread("optim.state.a.weight.state1.codes", "a.weight"), all);
   EXPECT_EQ(unread("optim.state.0.exp_avg", "a.weight"), all);
   EXPECT_EQ(unread("optim.state.0.exp_avg", "0"), std::set<std::string>()) << "a weight of that name";
 }
@@ -84,7 +87,7 @@ TEST(DcpPlacesTest, StatesOfTwoOptimizersAreDistinguished) {
 
 TEST(DcpPlacesTest, AnUnknownStateNeedsParamGroups) {
   EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}, {"optim/param_groups/0/lr", 0}}),
-            (std::vector<std::string>{"a weight", "a ?", "optim.param_groups.0.lr training"}));
+            (std::vector<std::string>{"a weight", "a soap_q", "optim.param_groups.0.lr training"}));
   EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}})[1], "soap_q weight");
 }
 

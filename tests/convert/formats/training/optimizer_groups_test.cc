@@ -27,6 +27,7 @@ class Source final : public MadeSource {
   }
   void Add(const ParameterSpec& spec, Role role) { catalog_.tensors.push_back({spec, role, Dtype::kF32}); }
   Manifest& facts() { return manifest_; }
+  std::vector<TensorEntry>& tensors() { return catalog_.tensors; }
 };
 
 // Four parameters with unusual names; timm's order: vectors without weight decay first.
@@ -132,14 +133,40 @@ TEST(OptimizerStatesTest, StepsByParameterAreKeptOrRefused) {
   EXPECT_THAT(allowed->notes, testing::Contains(HasSubstr("all parameters get step 3")));
 }
 
-TEST(OptimizerStatesTest, OtherOptimizersAreKeptByNameOrRefused) {
+// The names of the tensors that have a place in the planned files.
+std::string Placed(const Result<TargetFiles>& planned) {
+  EXPECT_TRUE(planned.ok()) << planned.status().message();
+  std::string names;
+  for (const WrittenTensor& tensor : planned->target.tensors)
+    if (tensor.read_back) names += DisplayName(tensor.entry) + " ";
+  return names;
+}
+
+TEST(OptimizerStatesTest, EveryStateOfItsParametersShapeHasAPlace) {
   Source source(PlainSpecs(), VectorsThenMatrices());
-  source.Add(PlainSpecs()[0], Role::kMaxExpAvgSq);
-  EXPECT_TRUE(Plan("dcp", source).ok());
+  const Role anything = RoleNamed("anything").value();
+  source.Add(PlainSpecs()[0], anything);
+  for (const char* format : {"dcp", "universal"})
+    EXPECT_THAT(Placed(Plan(format, source)), HasSubstr("a.weight/anything"));
+  EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("a.weight and b.weight share a group"));
+  source.Add(PlainSpecs()[2], anything);
+  EXPECT_THAT(Placed(Plan("megatron-deepspeed", source)), HasSubstr("b.weight/anything"));
+}
+
+TEST(OptimizerStatesTest, StatesWithoutAPlaceAreRefusedOrLeftOutByName) {
+  Source source(PlainSpecs(), VectorsThenMatrices());
+  ParameterSpec row = PlainSpecs()[0];
+  row.shape = {6};
+  source.Add(row, *ParseRole("exp_avg_sq_row"));
+  EXPECT_THAT(Placed(Plan("dcp", source)), HasSubstr("a.weight/exp_avg_sq_row"));
   for (const char* format : {"megatron-deepspeed", "universal"}) {
-    EXPECT_THAT(Refusal(format, source), HasSubstr("a.weight: the format has no place for the optimizer's "
-                                                   "max_exp_avg_sq"));
-    EXPECT_TRUE(Plan(format, source, {.allow_optimizer = true}).ok());
+    EXPECT_THAT(
+        Refusal(format, source),
+        HasSubstr("a.weight: the optimizer's exp_avg_sq_row has shape [6], and the format holds states "
+                  "of the parameter's, [6, 5]; --allow optimizer leaves it out"));
+    const auto planned = Plan(format, source, {.allow_optimizer = true});
+    EXPECT_THAT(Placed(planned), AllOf(HasSubstr("a.weight/exp_avg "), Not(HasSubstr("exp_avg_sq_row"))));
+    EXPECT_THAT(planned->notes, testing::Contains("allowed: the optimizer's exp_avg_sq_row is left out"));
   }
 }
 
@@ -196,6 +223,42 @@ TEST_F(MegatronGroupsTest, FusedTensorsOfAUniversalCheckpointShareOneStep) {
   }
   EXPECT_THAT(Refusal("universal", source), HasSubstr("steps that differ between parameters"));
   EXPECT_TRUE(Plan("universal", source, {.allow_optimizer = true}).ok());
+}
+
+// A GPT of one optimizer's state, which has the parameters that `has` takes.
+Source Only(Source source, Role role, const std::function<bool(const TensorEntry&)>& has) {
+  auto& tensors = source.tensors();
+  std::erase_if(tensors, [&](const TensorEntry& t) { return t.role == Role::kExpAvg && has(t); });
+  for (TensorEntry& tensor : tensors)
+    if (tensor.role == Role::kExpAvgSq && has(tensor)) tensor.role = role;
+  return source;
+}
+
+TEST_F(MegatronGroupsTest, OtherOptimizersThanAdamHaveAPlaceUnlessTheyAreDistributed) {
+  const auto all = [](const TensorEntry&) { return true; };
+  json groups = Decays(0.1, 0.0);
+  for (auto& group : groups) group["momentum"] = 0.9;
+  const Source sgd = Only(Gpt(groups), Role::kMomentumBuffer, all);
+  for (const char* format : {"megatron", "torch-dist"}) {
+    EXPECT_THAT(Placed(Plan(format, sgd)), HasSubstr("layers.0.mlp.up.weight/momentum_buffer"));
+    EXPECT_THAT(Refusal(format, sgd, {.topology = {.zero = 1}}),
+                HasSubstr("the format has no place for the optimizer's momentum_buffer"));
+  }
+}
+
+TEST_F(MegatronGroupsTest, MuonAndAdamAreTwoOptimizers) {
+  const auto in_layers = [](const TensorEntry& t) {
+    return t.spec.is_matrix() && t.spec.name.starts_with("layers.");
+  };
+  json groups = {{{"wd_mult", 1.0}, {"momentum", 0.9}}, {{"wd_mult", 1.0}}, {{"wd_mult", 0.0}}};
+  Source source = Only(Gpt(groups), Role::kMomentumBuffer, in_layers);
+  PutMembersByMegatronsRule(source.catalog(), groups);
+  EXPECT_THAT(groups[0]["params"], testing::Contains("layers.0.mlp.up.weight"));
+  EXPECT_THAT(groups[1]["params"], testing::Contains("embedding.word.weight"));
+  source.facts().state["param_groups"] = groups;
+  EXPECT_THAT(Placed(Plan("torch-dist", source)), AllOf(HasSubstr("layers.0.mlp.up.weight/momentum_buffer"),
+                                                        HasSubstr("final_norm.weight/exp_avg_sq")));
+  EXPECT_THAT(Refusal("megatron", source), HasSubstr("torch-dist holds them"));
 }
 
 TEST_F(MegatronGroupsTest, MalformedValuesDoNotThrow) {

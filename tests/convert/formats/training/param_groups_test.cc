@@ -62,9 +62,21 @@ TEST_F(OptimizerStateNamesTest, AScalarStateIsNotOfTheParametersShape) {
   EXPECT_TRUE(IsNumber(*states->tensors[1].second));
 }
 
-TEST_F(OptimizerStateNamesTest, AnUnknownStateIsRefusedByName) {
-  Tensor("exp_avg_cubed", {4});
-  EXPECT_THAT(States().status().message(), HasSubstr("exp_avg_cubed of layers.0.weight"));
+TEST_F(OptimizerStateNamesTest, AnUnknownStateKeepsItsName) {
+  Tensor("z", {4});
+  pickle_.Text("blocks");
+  pickle_.BeginDict();
+  Tensor("absmax1", {1});
+  pickle_.EndDict();
+  const auto states = States();
+  ASSERT_TRUE(states.ok()) << states.status().message();
+  EXPECT_EQ(Name(states->tensors[0].first), "blocks.absmax1");
+  EXPECT_EQ(Name(states->tensors[1].first), "z");
+}
+
+TEST_F(OptimizerStateNamesTest, AKeyThatCannotBeARoleIsRefusedByName) {
+  Tensor("exp_avg^3", {4});
+  EXPECT_THAT(States().status().message(), HasSubstr("exp_avg^3 of layers.0.weight"));
 }
 
 // Masters are not a state of torch's optimizers, and weights of no optimizer.
