@@ -115,7 +115,6 @@ Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const Megatro
   buckets.shape_ = shape;
   buckets.topology_ = topology;
   buckets.apart_ = topology.ep > 1;
-  buckets.local_spec_ = AsText(Find(args, "transformer_impl")).value_or("") == "local";
   if (shape.experts > 0 && !buckets.apart_ && topology.size(Axis::kEtp) != topology.tp)
     return NotSupported("its experts are cut in ETP={} and TP={} without EP", topology.size(Axis::kEtp),
                         topology.tp);
@@ -141,7 +140,7 @@ MegatronBuckets::Ordinal MegatronBuckets::OrdinalOf(int layer, const MegatronPar
   const bool final_norm = module.canonical[0] == "final_norm";
   const int64_t at = final_norm ? shape_.layers : layer >= shape_.layers ? int64_t{layer} + 1 : layer;
   const int64_t in_table = &module - MegatronModules().data();
-  return {at, module.CoreOrder(local_spec_), 2 * in_table + parameter.bias, expert};
+  return {at, shape_.dialect.Order(module), 2 * in_table + parameter.bias, expert};
 }
 
 Status MegatronBuckets::AddWeight(const MegatronName& name, const Dims& shape, const Box& box,

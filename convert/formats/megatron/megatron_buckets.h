@@ -62,7 +62,6 @@ class MegatronBuckets {
   MegatronShape shape_;
   Topology topology_;
   bool apart_ = false;       // experts have an optimizer of their own
-  bool local_spec_ = false;  // Megatron-Core's own layers
   std::vector<int> layers_;  // of each pipeline chunk
   Buffers buffers_;
   std::map<Owner, std::map<Ordinal, Held>> held_;

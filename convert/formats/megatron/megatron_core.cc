@@ -91,20 +91,23 @@ bool IsBuffer(const TrainingParameter& parameter) {
 
 }  // namespace
 
-Status CorePlan::Choose(const StatePlaces& plain, const StatePlaces& sharded, bool may_be_fp32) {
+Status CorePlan::Choose(const CoreForm& form) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
-  places = topology.zero == 1 ? sharded : plain;
   CAIRN_ASSIGN_OR_RETURN(tensors, ChooseTrainingTensors(source, options.dtype));
   CAIRN_ASSIGN_OR_RETURN(shape, MegatronShapeOf(source.manifest().model, tensors));
   CAIRN_RETURN_IF_ERROR(CheckMegatronModel(source.manifest().model, tensors, shape));
-  CAIRN_RETURN_IF_ERROR(ChooseOptimizer(may_be_fp32));
+  shape.dialect.local_spec = options.local_spec;
+  shape.dialect.distributed = form.distributed;
+  shape.dialect.latent = shape.key_value_rank > 0;
+  CAIRN_RETURN_IF_ERROR(ChooseOptimizer(form));
   CAIRN_ASSIGN_OR_RETURN(layers, LayersPerChunk(static_cast<int>(shape.layers), topology));
   CAIRN_RETURN_IF_ERROR(CheckCoreLayers(layers, topology.virtual_stages));
   builder.target.tensors = tensors.tensors;
   return OkStatus();
 }
 
-Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
+Status CorePlan::ChooseOptimizer(const CoreForm& form) {
+  places = topology.zero == 1 ? form.sharded : form.plain;
   CAIRN_RETURN_IF_ERROR(FitStates(places, options.allow_optimizer, tensors, state));
   if (topology.zero > 1)
     return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
@@ -119,7 +122,7 @@ Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
           topology.size(Axis::kEtp), topology.tp, topology.tp);
     PartExperts(tensors, topology.ep > 1, state.groups);
   }
-  const bool fp32 = may_be_fp32 && std::ranges::all_of(tensors.parameters, [&](const auto& parameter) {
+  const bool fp32 = form.distributed && std::ranges::all_of(tensors.parameters, [&](const auto& parameter) {
                       return tensors.tensors[parameter.weight].entry.dtype == Dtype::kF32;
                     });
   optimizer = topology.zero == 1 ? CoreOptimizer::kDistributed

@@ -15,16 +15,23 @@ namespace cairn {
 // The Megatron optimizer that the state is for.
 enum class CoreOptimizer { kNone, kFp32, kFloat16, kDistributed };
 
+// A form of its checkpoints: the places of an optimizer's states, and of the distributed one's.
+struct CoreForm {
+  StatePlaces plain, sharded;
+  bool distributed = false;  // torch_dist, which holds an optimizer without masters, too
+};
+inline constexpr CoreForm kTorchForm{kMegatronPlaces, kBufferPlaces, false},
+    kTorchDistForm{kTorchDistPlaces, kShardedTorchDistPlaces, true};
+
 // A source as Megatron-Core's GPT in one of the two forms of its checkpoints, and the files as they are
 // planned.
 struct CorePlan {
   CorePlan(const CheckpointSource& from, const TargetOptions& how)
       : source(from), options(how), state(TrainingStateOf(from)), topology(how.topology) {}
 
-  // Chooses tensors, layers of each stage and the optimizer: the distributed one has `sharded` places, others
-  // `plain`. `may_be_fp32`: the form has a state for an optimizer without masters. Errors: NotSupported,
-  // InvalidArgument: what Megatron cannot hold.
-  Status Choose(const StatePlaces& plain, const StatePlaces& sharded, bool may_be_fp32);
+  // Chooses tensors, layers of each stage and the optimizer. Errors: NotSupported, InvalidArgument: what
+  // Megatron cannot hold.
+  Status Choose(const CoreForm& form);
   bool distributed() const { return optimizer == CoreOptimizer::kDistributed; }
   // The arguments of the training, as its argparse.Namespace has them.
   nlohmann::json Arguments() const;
@@ -53,7 +60,7 @@ struct CorePlan {
   TargetBuilder builder;
 
  private:
-  Status ChooseOptimizer(bool may_be_fp32);
+  Status ChooseOptimizer(const CoreForm& form);
 };
 
 // The arguments that do not depend on the form and the optimizer.

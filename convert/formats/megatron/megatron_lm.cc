@@ -301,7 +301,7 @@ class MegatronOpener {
       if (!next || next->number != chunk.number || next->rank.pp != chunk.rank.pp)
         first_layer += chunk.layers;
     }
-    if (const int64_t layers = first_layer / (shape_.half_layers ? 2 : 1); layers != shape_.layers)
+    if (const int64_t layers = first_layer / (shape_.dialect.half_layers ? 2 : 1); layers != shape_.layers)
       return Corrupt("{}: it has {} layers, but its args say {}", directory_, layers, shape_.layers);
     PutMembers();
     return OkStatus();

@@ -29,7 +29,7 @@ class MegatronPlanner {
   MegatronPlanner(const CheckpointSource& source, const TargetOptions& options) : plan_(source, options) {}
 
   Result<TargetFiles> Plan() {
-    CAIRN_RETURN_IF_ERROR(plan_.Choose(kMegatronPlaces, kBufferPlaces, /*may_be_fp32=*/false));
+    CAIRN_RETURN_IF_ERROR(plan_.Choose(kTorchForm));
     if (plan_.shape.key_value_rank > 0 || plan_.shape.mtp_layers > 0)
       return NotSupported(
           "latent attention and multi-token prediction cannot be written as mp_rank_* yet; torch-dist holds "
@@ -53,7 +53,7 @@ class MegatronPlanner {
   std::string NameOf(const MegatronTensor& tensor, int first_layer) const {
     const std::string prefix =
         IsInLayers(tensor.layer) ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
-    return prefix + tensor.module->CoreName(tensor.bias, plan_.options.local_spec);
+    return prefix + plan_.shape.dialect.Name(*tensor.module, MegatronLayer::kDense, tensor.bias);
   }
 
   Chunk ChunkOf(std::vector<MegatronTensor> tensors, int index) const {
@@ -61,7 +61,7 @@ class MegatronPlanner {
     int first_layer = 0;
     for (int c = 0; c < index; ++c) first_layer += plan_.layers[c];
     std::ranges::stable_sort(tensors, {}, [this](const MegatronTensor& t) {
-      return std::pair(t.layer, t.module->CoreOrder(plan_.options.local_spec));
+      return std::pair(t.layer, plan_.shape.dialect.Order(*t.module));
     });
     Chunk chunk;
     for (const MegatronTensor& tensor : tensors) {

@@ -75,7 +75,7 @@ class TorchDistPlanner {
   TorchDistPlanner(const CheckpointSource& source, const TargetOptions& options) : plan_(source, options) {}
 
   Result<TargetFiles> Plan() {
-    CAIRN_RETURN_IF_ERROR(plan_.Choose(kTorchDistPlaces, kShardedTorchDistPlaces, /*may_be_fp32=*/true));
+    CAIRN_RETURN_IF_ERROR(plan_.Choose(kTorchDistForm));
     load_.resize(plan_.topology.world());
     for (int layer = 1; std::cmp_less(layer, plan_.shape.layers); ++layer)
       layers_differ_ |= IsMixture(layer) != IsMixture(0);
@@ -124,11 +124,9 @@ class TorchDistPlanner {
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    // Megatron-Core's own layers take the names of the others, but not with latent attention.
-    const bool local = plan_.options.local_spec, latent = plan_.shape.key_value_rank > 0;
+    const MegatronLayer layer = IsMixture(tensor.layer) ? MegatronLayer::kMixture : MegatronLayer::kDense;
     const std::string key =
-        Prefix(tensor.layer, *tensor.module) +
-        tensor.module->CoreName(tensor.bias, local && latent, !local && IsMixture(tensor.layer), latent);
+        Prefix(tensor.layer, *tensor.module) + plan_.shape.dialect.Name(*tensor.module, layer, tensor.bias);
     keys_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (plan_.optimizer == CoreOptimizer::kNone || tensor.module->cut_as().keeps_type) return OkStatus();

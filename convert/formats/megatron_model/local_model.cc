@@ -25,8 +25,12 @@ std::string PipelineName(const LocalTensor& tensor, bool tied_embedding) {
          tensor.file_name;
 }
 
-std::string LanguageName(const MegatronTensor& tensor) {
-  const std::string rest = fmt::format("{}.{}", tensor.module->name, tensor.Kind());
+std::string NameWithin(const MegatronShape& shape, const MegatronTensor& tensor) {
+  return shape.dialect.Name(*tensor.module, MegatronLayer::kDense, tensor.bias);
+}
+
+std::string LanguageName(const MegatronShape& shape, const MegatronTensor& tensor) {
+  const std::string rest = NameWithin(shape, tensor);
   if (tensor.module->canonical[0] == "output") return "language_model." + rest;
   if (tensor.layer == kBeforeLayers) return "language_model.embedding." + rest;
   if (tensor.layer == kAfterLayers) return "language_model.encoder." + rest;
@@ -34,8 +38,8 @@ std::string LanguageName(const MegatronTensor& tensor) {
 }
 
 void PlaceInPipeline(const MegatronShape& shape, LocalTensor& local) {
-  const PipelineIndices at = IndicesOf(shape.gate_last || shape.bigscience, static_cast<int>(shape.layers));
-  local.file_name = fmt::format("{}.{}", local.module->name, local.Kind());
+  const PipelineIndices at = IndicesOf(shape.dialect.bigscience, static_cast<int>(shape.layers));
+  local.file_name = NameWithin(shape, local);
   if (local.layer == kBeforeLayers) {
     local.pipeline_layer = 1;
   } else if (local.layer != kAfterLayers) {
@@ -54,7 +58,7 @@ std::vector<LocalTensor> HeldByStage(const std::vector<MegatronTensor>& tensors,
                                      int pp, int stages) {
   std::vector<LocalTensor> held;
   for (const MegatronTensor& tensor : tensors) {
-    LocalTensor local{tensor, LanguageName(tensor)};
+    LocalTensor local{tensor, LanguageName(model.shape, tensor)};
     if (model.names == LocalNames::kPipeline) {
       const bool last = pp + 1 == stages;
       const bool here = cairn::StageOf(tensor.layer, model.layers_per_stage) == pp;
@@ -93,9 +97,10 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   }
   LocalModel model;
   CAIRN_ASSIGN_OR_RETURN(model.shape, MegatronShapeOf(facts, tensors));
-  model.shape.bigscience = facts.value("position_embedding", nlohmann::json()) == "alibi";
-  model.shape.gate_last = model.shape.bigscience && model.shape.IsGated();
-  model.shape.program = MegatronProgram::kDeepSpeed;
+  MegatronDialect& dialect = model.shape.dialect;
+  dialect.program = MegatronProgram::kDeepSpeed;
+  dialect.bigscience = facts.value("position_embedding", nlohmann::json()) == "alibi";
+  dialect.gate_last = dialect.bigscience && model.shape.IsGated();
   CAIRN_RETURN_IF_ERROR(CheckMegatronModel(facts, tensors, model.shape));
   model.names = topology.zero >= 2 ? LocalNames::kLanguage : LocalNames::kPipeline;
   if (topology.zero >= 2 && topology.pp > 1)

@@ -158,7 +158,8 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
 }
 
 Result<DecoderModules> ModulesOfProgram(const nlohmann::json& model, const MegatronShape& shape) {
-  return CheckFunctionArguments(CompleteModel(model), shape.program, MegatronArguments(model, shape, {}));
+  return CheckFunctionArguments(CompleteModel(model), shape.dialect.program,
+                                MegatronArguments(model, shape, {}));
 }
 
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
@@ -181,7 +182,7 @@ Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& te
                                ShortList({wanted.begin(), wanted.end()}));
   return NotSupported(
       "no arguments of {} describe this model: it would {}; --to dcp and --to native keep every tensor",
-      NameOf(shape.program), differences);
+      NameOf(shape.dialect.program), differences);
 }
 
 nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
@@ -213,7 +214,7 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"num_layers_per_virtual_pipeline_stage", nullptr},
       {"num_experts", nullptr},
   };
-  if (shape.experts > 0 && shape.program == MegatronProgram::kCore) {
+  if (shape.experts > 0 && shape.dialect.program == MegatronProgram::kCore) {
     args["num_experts"] = shape.experts;
     args["moe_ffn_hidden_size"] = shape.expert_ffn;
     args["moe_grouped_gemm"] = true;
@@ -221,14 +222,14 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
     if (shape.modules.Has("mlp.shared.up")) args["moe_shared_expert_intermediate_size"] = shape.shared_ffn;
     args["moe_shared_expert_gate"] = shape.modules.Has("mlp.shared_gate");
   }
-  if (shape.program == MegatronProgram::kCore) {
+  if (shape.dialect.program == MegatronProgram::kCore) {
     AddLatentSizes(shape, args);
     if (shape.mtp_layers > 0) args["mtp_num_layers"] = shape.mtp_layers;
   }
   if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
-  if (shape.gate_last) args["glu_activation"] = "swiglu";
-  if (shape.bigscience) args["embed_layernorm"] = shape.modules.Has("embedding.norm");
-  AddFunctionArguments(CompleteModel(model), shape.program, args);
+  if (shape.dialect.gate_last) args["glu_activation"] = "swiglu";
+  if (shape.dialect.bigscience) args["embed_layernorm"] = shape.modules.Has("embedding.norm");
+  AddFunctionArguments(CompleteModel(model), shape.dialect.program, args);
   return args;
 }
 

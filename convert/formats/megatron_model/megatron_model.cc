@@ -125,8 +125,8 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
   MegatronShape shape;
   shape.tied = tied;
   json arguments = MegatronArgumentsOf(args);
-  CAIRN_ASSIGN_OR_RETURN(shape.half_layers, TakeHalfLayers(arguments));
-  shape.layers = from.Size("num_layers") / (shape.half_layers ? 2 : 1);
+  CAIRN_ASSIGN_OR_RETURN(shape.dialect.half_layers, TakeHalfLayers(arguments));
+  shape.layers = from.Size("num_layers") / (shape.dialect.half_layers ? 2 : 1);
   shape.hidden = from.Size("hidden_size");
   shape.heads = from.Size("num_attention_heads");
   shape.head_dim = from.Size("kv_channels", shape.hidden / shape.heads);
@@ -134,9 +134,11 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
                                                       : from.Size("num_key_value_heads", shape.heads);
   const int64_t padded = from.Size("padded_vocab_size");
   shape.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
-  shape.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
-  if (shape.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit")) shape.modules = kLlamaModules;
-  shape.qkv_version = checkpoint_version;
+  shape.dialect.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
+  if (shape.dialect.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit"))
+    shape.modules = kLlamaModules;
+  shape.dialect.qkv_version = checkpoint_version;
+  shape.dialect.local_spec = AsText(Find(args, "transformer_impl")).value_or("") == "local";
   CAIRN_RETURN_IF_ERROR(from.status());
   if (shape.heads % shape.kv_heads != 0)
     return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.kv_heads);

@@ -73,7 +73,7 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
   if (groups % tp != 0 || slice[0] != local * (share + 2) * d)
     return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", name, ToString(slice),
                    local, share, d);
-  if (shape.qkv_version < 2 && share != 1)
+  if (shape.dialect.qkv_version < 2 && share != 1)
     return NotSupported("grouped queries in checkpoint version 0 or 1");
   std::vector<Share> held;
   for (size_t which = 0; which < 3; ++which) {
@@ -86,9 +86,9 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
     const auto& [whole, box] = held[which];
     parts.push_back({{Rows(whole, box.offset[0] + begin, count), Rows(slice, at, count)}, which, whole});
   };
-  if (shape.qkv_version < 1) {
+  if (shape.dialect.qkv_version < 1) {
     for (size_t which = 0; which < 3; ++which) add(which, 0, local * d, which * local * d);
-  } else if (shape.qkv_version < 2) {
+  } else if (shape.dialect.qkv_version < 2) {
     for (size_t which = 0; which < 3; ++which)
       for (uint64_t row = 0; row < local * d; ++row) add(which, row, 1, row * 3 + which);
   } else {
@@ -110,115 +110,108 @@ Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronP
   const uint64_t half = slice[dim] / 2;
   const Box gate = Rows(slice, 0, half, dim), up = Rows(slice, half, half, dim);
   CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(name, parameter, 0, gate.extent, shape, topology, rank));
-  return std::vector<SlicePart>{{{held.box, gate}, size_t{shape.gate_last}, held.whole},
-                                {{held.box, up}, size_t{!shape.gate_last}, held.whole}};
+  return std::vector<SlicePart>{{{held.box, gate}, size_t{shape.dialect.gate_last}, held.whole},
+                                {{held.box, up}, size_t{!shape.dialect.gate_last}, held.whole}};
+}
+
+// Modules that all programs call alike.
+MegatronModule Plain(std::string_view name, std::vector<std::string_view> canonical, int core_order) {
+  return {.name = name, .canonical = std::move(canonical), .core_order = core_order, .core = name};
+}
+MegatronModule Linear(std::string_view name, std::vector<std::string_view> canonical, int core_order) {
+  MegatronModule module = Plain(name, std::move(canonical), core_order);
+  module.linear = true;
+  return module;
 }
 
 }  // namespace
 
 std::span<const MegatronModule> MegatronModules() {
-  const std::string_view none;
   static const std::vector<MegatronModule> kModules = {
-      {"word_embeddings", {"embedding.word"}, 0, "embedding.word_embeddings"},
-      {"position_embeddings", {"embedding.position"}, 1, "embedding.position_embeddings"},
-      {"word_embeddings.norm", {"embedding.norm"}},
-      {"input_layernorm",
-       {"input_norm"},
-       1,
-       "input_layernorm",
-       "self_attention.linear_qkv.layer_norm",
-       false,
-       "input_norm"},
-      {"self_attention.query_key_value",
-       {"attention.query", "attention.key", "attention.value"},
-       2,
-       "self_attention.linear_qkv",
-       none,
-       true,
-       "attention.query_key_value"},
-      {"self_attention.q_layernorm", {"attention.query_norm"}, 3, "self_attention.q_layernorm"},
-      {"self_attention.k_layernorm", {"attention.key_norm"}, 4, "self_attention.k_layernorm"},
-      {"self_attention.linear_q_proj", {"attention.query"}, 1, "self_attention.linear_q_proj", none, true},
-      {"self_attention.linear_q_down_proj",
-       {"attention.query_down"},
-       1,
-       "self_attention.linear_q_down_proj",
-       none,
-       true},
-      {"self_attention.linear_q_up_proj.layer_norm",
-       {"attention.query_down_norm"},
-       2,
-       "self_attention.q_layernorm",
-       "self_attention.linear_q_up_proj.layer_norm"},
-      {"self_attention.linear_q_up_proj",
-       {"attention.query_up"},
-       2,
-       "self_attention.linear_q_up_proj",
-       none,
-       true},
-      {"self_attention.linear_kv_down_proj",
-       {"attention.key_value_down"},
-       3,
-       "self_attention.linear_kv_down_proj",
-       none,
-       true},
-      {"self_attention.linear_kv_up_proj.layer_norm",
-       {"attention.key_value_down_norm"},
-       4,
-       "self_attention.kv_layernorm",
-       "self_attention.linear_kv_up_proj.layer_norm"},
-      {"self_attention.linear_kv_up_proj",
-       {"attention.key_value_up"},
-       4,
-       "self_attention.linear_kv_up_proj",
-       none,
-       true},
-      {"self_attention.dense",
-       {"attention.output"},
-       0,
-       "self_attention.linear_proj",
-       none,
-       true,
-       "attention.dense"},
-      {"post_attention_layernorm",
-       {"post_attention_norm"},
-       5,
-       "pre_mlp_layernorm",
-       "mlp.linear_fc1.layer_norm",
-       false,
-       "post_attention_norm"},
-      {"mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}, 6, "mlp.linear_fc1", none, true},
-      {"mlp.dense_4h_to_h", {"mlp.down"}, 7, "mlp.linear_fc2", none, true},
-      {"mlp.router", {"mlp.router"}, 6, "mlp.router"},
+      {.name = "word_embeddings",
+       .canonical = {"embedding.word"},
+       .core_order = 0,
+       .core = "embedding.word_embeddings"},
+      {.name = "position_embeddings",
+       .canonical = {"embedding.position"},
+       .core_order = 1,
+       .core = "embedding.position_embeddings"},
+      {.name = "word_embeddings.norm", .canonical = {"embedding.norm"}},
+      {.name = "input_layernorm",
+       .canonical = {"input_norm"},
+       .core_order = 1,
+       .core = "input_layernorm",
+       .fused = "self_attention.linear_qkv.layer_norm",
+       .older = "input_norm"},
+      {.name = "self_attention.query_key_value",
+       .canonical = {"attention.query", "attention.key", "attention.value"},
+       .core_order = 2,
+       .core = "self_attention.linear_qkv",
+       .linear = true,
+       .older = "attention.query_key_value"},
+      Plain("self_attention.q_layernorm", {"attention.query_norm"}, 3),
+      Plain("self_attention.k_layernorm", {"attention.key_norm"}, 4),
+      Linear("self_attention.linear_q_proj", {"attention.query"}, 1),
+      Linear("self_attention.linear_q_down_proj", {"attention.query_down"}, 1),
+      {.name = "self_attention.linear_q_up_proj.layer_norm",
+       .canonical = {"attention.query_down_norm"},
+       .core_order = 2,
+       .core = "self_attention.q_layernorm",
+       .fused = "self_attention.linear_q_up_proj.layer_norm"},
+      Linear("self_attention.linear_q_up_proj", {"attention.query_up"}, 2),
+      Linear("self_attention.linear_kv_down_proj", {"attention.key_value_down"}, 3),
+      {.name = "self_attention.linear_kv_up_proj.layer_norm",
+       .canonical = {"attention.key_value_down_norm"},
+       .core_order = 4,
+       .core = "self_attention.kv_layernorm",
+       .fused = "self_attention.linear_kv_up_proj.layer_norm"},
+      Linear("self_attention.linear_kv_up_proj", {"attention.key_value_up"}, 4),
+      {.name = "self_attention.dense",
+       .canonical = {"attention.output"},
+       .core_order = 0,
+       .core = "self_attention.linear_proj",
+       .linear = true,
+       .older = "attention.dense"},
+      {.name = "post_attention_layernorm",
+       .canonical = {"post_attention_norm"},
+       .core_order = 5,
+       .core = "pre_mlp_layernorm",
+       .fused = "mlp.linear_fc1.layer_norm",
+       .older = "post_attention_norm"},
+      {.name = "mlp.dense_h_to_4h",
+       .canonical = {"mlp.gate", "mlp.up"},
+       .core_order = 6,
+       .core = "mlp.linear_fc1",
+       .linear = true},
+      {.name = "mlp.dense_4h_to_h",
+       .canonical = {"mlp.down"},
+       .core_order = 7,
+       .core = "mlp.linear_fc2",
+       .linear = true},
+      Plain("mlp.router", {"mlp.router"}, 6),
       {.name = "mlp.router.expert",
        .canonical = {"mlp.router_correction"},
        .fused = "mlp.router.expert",
        .weight = "bias"},
-      {"mlp.experts.experts.linear_fc1",
-       {"mlp.experts.gate", "mlp.experts.up"},
-       8,
-       "mlp.experts.experts.linear_fc1",
-       none,
-       true},
-      {"mlp.experts.experts.linear_fc2",
-       {"mlp.experts.down"},
-       8,
-       "mlp.experts.experts.linear_fc2",
-       none,
-       true},
-      {"mlp.shared_experts.linear_fc1",
-       {"mlp.shared.gate", "mlp.shared.up"},
-       11,
-       "mlp.shared_experts.linear_fc1",
-       none,
-       true},
-      {"mlp.shared_experts.linear_fc2", {"mlp.shared.down"}, 12, "mlp.shared_experts.linear_fc2", none, true},
+      Linear("mlp.experts.experts.linear_fc1", {"mlp.experts.gate", "mlp.experts.up"}, 8),
+      Linear("mlp.experts.experts.linear_fc2", {"mlp.experts.down"}, 8),
+      Linear("mlp.shared_experts.linear_fc1", {"mlp.shared.gate", "mlp.shared.up"}, 11),
+      Linear("mlp.shared_experts.linear_fc2", {"mlp.shared.down"}, 12),
       {.name = "mlp.shared_experts.gate",
        .canonical = {"mlp.shared_gate"},
        .core_order = 10,
        .fused = "mlp.shared_experts.gate"},
-      {"final_layernorm", {"final_norm"}, 2, "decoder.final_layernorm", none, false, "final_norm"},
-      {"output_layer", {"output"}, 3, "output_layer", none, true, "lm_head"},
+      {.name = "final_layernorm",
+       .canonical = {"final_norm"},
+       .core_order = 2,
+       .core = "decoder.final_layernorm",
+       .older = "final_norm"},
+      {.name = "output_layer",
+       .canonical = {"output"},
+       .core_order = 3,
+       .core = "output_layer",
+       .linear = true,
+       .older = "lm_head"},
       {.name = "enorm", .canonical = {"embedding_norm"}, .core_order = -2, .core = "enorm", .of_mtp = true},
       {.name = "hnorm", .canonical = {"hidden_norm"}, .core_order = -2, .core = "hnorm", .of_mtp = true},
       {.name = "eh_proj",
@@ -236,9 +229,20 @@ std::span<const MegatronModule> MegatronModules() {
   return kModules;
 }
 
+std::string MegatronDialect::Name(const MegatronModule& module, MegatronLayer layer, bool bias) const {
+  const std::string_view kind = bias ? "bias" : module.weight;
+  if (program == MegatronProgram::kDeepSpeed) return fmt::format("{}.{}", module.name, kind);
+  const bool own = local_spec && (latent || !distributed);
+  const bool before_mixture =
+      !local_spec && layer == MegatronLayer::kMixture && module.canonical[0] == "post_attention_norm";
+  const bool apart = own || before_mixture || (latent && module.canonical[0] == "input_norm");
+  return !module.core.empty() && (apart || module.fused.empty()) ? fmt::format("{}.{}", module.core, kind)
+                                                                 : fmt::format("{}_{}", module.fused, kind);
+}
+
 Result<int> MegatronShape::LayerOf(const MegatronName& name, int first) const {
   if (!IsInLayers(name.layer)) return name.layer;
-  if (!name.mtp) return (name.layer + first) / (half_layers ? 2 : 1);
+  if (!name.mtp) return (name.layer + first) / (dialect.half_layers ? 2 : 1);
   if (name.layer < mtp_layers) return static_cast<int>(layers) + name.layer;
   return Corrupt(
       "{} is of layer {} of multi-token prediction, of which the checkpoint's args state {} (mtp_num_layers)",

@@ -32,21 +32,6 @@ struct MegatronModule {
   std::string_view weight = "weight";  // the end of its weight's name
   bool of_mtp = false;                 // of a prediction layer itself, not of the decoder layer in it
 
-  // "mlp.linear_fc1.layer_norm_weight"; with `local_spec`, Megatron-Core's own layers,
-  // "pre_mlp_layernorm.weight". No linear module comes after a norm in front of a mixture, or of latent
-  // attention.
-  std::string CoreName(bool bias, bool local_spec, bool mixture = false, bool latent = false) const {
-    const std::string_view kind = bias ? "bias" : weight;
-    const bool apart = local_spec || (mixture && canonical[0] == "post_attention_norm") ||
-                       (latent && canonical[0] == "input_norm");
-    return !core.empty() && (apart || fused.empty()) ? fmt::format("{}.{}", core, kind)
-                                                     : fmt::format("{}_{}", fused, kind);
-  }
-  // With Megatron-Core's own layers the norm before attention is the first module of its layer.
-  int CoreOrder(bool local_spec) const {
-    return local_spec && canonical[0] == "input_norm" ? -1 : core_order;
-  }
-
   // All modules of a fused matrix are cut alike.
   const CanonicalModule& cut_as() const { return *FindCanonicalModule(canonical[0]); }
   bool is_qkv() const { return canonical.size() == 3; }
@@ -59,6 +44,29 @@ struct MegatronModule {
 
 // In the order in which Megatron-LM and Megatron-DeepSpeed register them.
 std::span<const MegatronModule> MegatronModules();
+
+enum class MegatronLayer { kDense, kMixture };  // kinds of decoder layers
+
+// What a program, its version and its form of a checkpoint call the modules of a model, and how they lay them
+// out.
+struct MegatronDialect {
+  MegatronProgram program = MegatronProgram::kCore;
+  bool bigscience = false;   // their fork of Megatron-DeepSpeed, which trained BLOOM
+  bool gate_last = false;    // its GLU: up * act(gate)
+  double qkv_version = 3;    // checkpoint_version
+  bool half_layers = false;  // a HybridModel's: attention and MLP are separate layers, in turn
+  bool local_spec = false;   // Megatron-Core's own layers, not Transformer Engine's
+  bool distributed = false;  // torch_dist, where the former take names of the latter, unless it is latent
+  bool latent = false;       // multi-head latent attention
+
+  // "mlp.linear_fc1.layer_norm_weight", or with own layers "pre_mlp_layernorm.weight". No linear module comes
+  // after a norm in front of a mixture, or of latent attention.
+  std::string Name(const MegatronModule& module, MegatronLayer layer, bool bias) const;
+  // With own layers the norm before attention is the first module of its layer.
+  int Order(const MegatronModule& module) const {
+    return local_spec && module.canonical[0] == "input_norm" ? -1 : module.core_order;
+  }
+};
 
 // True for a layer's number, false for kBeforeLayers and kAfterLayers.
 inline bool IsInLayers(int layer) { return layer != kBeforeLayers && layer != kAfterLayers; }
@@ -80,11 +88,7 @@ inline bool IsHead(std::string_view stored) {
 
 // A GPT as Megatron's arguments, or a manifest, describe it.
 struct MegatronShape : ModelShape {
-  MegatronProgram program = MegatronProgram::kCore;
-  bool bigscience = false;   // their fork of Megatron-DeepSpeed, which trained BLOOM
-  bool gate_last = false;    // its GLU: up * act(gate)
-  double qkv_version = 3;    // checkpoint_version
-  bool half_layers = false;  // a HybridModel's: attention and MLP are separate layers, in turn
+  MegatronDialect dialect;
 
   bool IsGated() const { return ModelShape::IsGated() || modules.Has("mlp.experts.gate"); }
   // The layer that a name's is, if `first` is that of its pipeline stage. Those of multi-token prediction

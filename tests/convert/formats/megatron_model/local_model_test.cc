@@ -72,7 +72,7 @@ TEST_F(LocalModelTest, DeepspeedaiPipelinesCountLayersFrom2) {
 TEST_F(LocalModelTest, BigSciencePipelinesHaveFunctionsAroundTheLayers) {
   const auto model = Plan(Bloom(), {.tp = 1, .pp = 2, .zero = 1});
   ASSERT_TRUE(model.ok()) << model.status().message();
-  EXPECT_TRUE(model->shape.bigscience);
+  EXPECT_TRUE(model->shape.dialect.bigscience);
   EXPECT_THAT(LayersOf(model->rank(0, 0, 1)), ElementsAre(1, 3, 4));
   EXPECT_THAT(LayersOf(model->rank(1, 0, 1)), ElementsAre(1, 5, 6, 8));
   EXPECT_THAT(NamesOf(model->rank(1, 0, 1)),

@@ -89,7 +89,7 @@ TEST(MegatronLayoutTest, EachRankHasItsHalvesOfAGatedMlp) {
   EXPECT_TRUE(fused.gated);
   EXPECT_THAT(PartsOf(fused, tensors),
               ElementsAre("layers.0.mlp.gate.weight 3:6 -> 0:3", "layers.0.mlp.up.weight 3:6 -> 3:6"));
-  shape.gate_last = true;  // BigScience's GLU is up * act(gate)
+  shape.dialect.gate_last = true;  // BigScience's GLU is up * act(gate)
   EXPECT_THAT(PartsOf(OneTensor(tensors, shape, 2, 0), tensors),
               ElementsAre("layers.0.mlp.up.weight 0:3 -> 0:3", "layers.0.mlp.gate.weight 0:3 -> 3:6"));
 }

@@ -50,7 +50,7 @@ TEST(MegatronModelTest, ReadsTheSizesOfTheTraining) {
     ASSERT_TRUE(llama.ok()) << llama.status().message();
     EXPECT_EQ(llama->kv_heads, 2) << program;
     EXPECT_TRUE(llama->IsGated());
-    EXPECT_FALSE(llama->gate_last);
+    EXPECT_FALSE(llama->dialect.gate_last);
     EXPECT_EQ(llama->facts["ffn_hidden_size"], 96);
     EXPECT_EQ(llama->facts["num_key_value_heads"], 2);
   }
@@ -83,7 +83,7 @@ TEST(MegatronModelTest, BigScienceGluHasTheGateLast) {
   args["glu_activation"] = "geglu";
   const auto read = Read(args);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_TRUE(read->IsGated() && read->gate_last);
+  EXPECT_TRUE(read->IsGated() && read->dialect.gate_last);
 }
 
 TEST(MegatronModelTest, AHybridThatIsAGptHasHalvesOfLayers) {

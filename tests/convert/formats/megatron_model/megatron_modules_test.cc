@@ -32,10 +32,13 @@ TEST(MegatronModulesTest, FindsNamesOfOtherPrograms) {
   EXPECT_EQ(FindMegatronParameter("").module, nullptr);
 }
 
+constexpr MegatronDialect kOwnLayers{.local_spec = true};
+
 TEST(MegatronModulesTest, TransformerEngineHasNormsInsideLinearModules) {
   const auto names_of = [](const char* name) {
     const MegatronModule& module = *FindMegatronParameter(name).module;
-    return std::pair(module.CoreName(/*bias=*/false, /*local_spec=*/false), module.CoreName(false, true));
+    return std::pair(MegatronDialect{}.Name(module, MegatronLayer::kDense, /*bias=*/false),
+                     kOwnLayers.Name(module, MegatronLayer::kDense, /*bias=*/false));
   };
   using Names = std::pair<std::string, std::string>;
   EXPECT_EQ(names_of("input_layernorm.weight"),
@@ -54,12 +57,21 @@ TEST(MegatronModulesTest, NamesTheTensorsOfMixtures) {
     const MegatronParameter found = FindMegatronParameter(name);
     ASSERT_NE(found.module, nullptr) << name;
     EXPECT_EQ(found.bias, std::string_view(name).ends_with("fc2.bias")) << name;
-    EXPECT_EQ(found.module->CoreName(found.bias, /*local_spec=*/false), name);
-    EXPECT_EQ(found.module->CoreName(found.bias, /*local_spec=*/true), name);
+    for (const MegatronDialect& dialect : {MegatronDialect{}, kOwnLayers})
+      EXPECT_EQ(dialect.Name(*found.module, MegatronLayer::kMixture, found.bias), name);
   }
-  EXPECT_EQ(FindMegatronParameter("post_attention_layernorm.weight")
-                .module->CoreName(/*bias=*/false, /*local_spec=*/false, /*mixture=*/true),
-            "pre_mlp_layernorm.weight");
+  const MegatronModule& norm = *FindMegatronParameter("post_attention_layernorm.weight").module;
+  EXPECT_EQ(MegatronDialect{}.Name(norm, MegatronLayer::kMixture, false), "pre_mlp_layernorm.weight");
+}
+
+TEST(MegatronModulesTest, InTorchDistOwnLayersTakeTheOthersNamesUnlessAttentionIsLatent) {
+  const MegatronModule& norm = *FindMegatronParameter("input_layernorm.weight").module;
+  MegatronDialect dialect{.local_spec = true, .distributed = true};
+  EXPECT_EQ(dialect.Name(norm, MegatronLayer::kDense, false), "self_attention.linear_qkv.layer_norm_weight");
+  dialect.latent = true;
+  EXPECT_EQ(dialect.Name(norm, MegatronLayer::kDense, false), "input_layernorm.weight");
+  EXPECT_EQ(MegatronDialect{.latent = true}.Name(norm, MegatronLayer::kDense, false),
+            "input_layernorm.weight");
 }
 
 TEST(MegatronModulesTest, ExpertsAreStacksOfHalves) {
