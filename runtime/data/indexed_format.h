@@ -67,11 +67,6 @@ void WithTokenOf(TokenType type, Visit&& visit) {
   }
 }
 
-// The type that Megatron's preprocessing chooses for a vocabulary.
-constexpr TokenType TokenTypeFor(uint64_t vocab_size) {
-  return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
-}
-
 inline std::string IndexPath(const std::string& prefix) { return prefix + ".idx"; }
 inline std::string TokensPath(const std::string& prefix) { return prefix + ".bin"; }
 
