@@ -227,8 +227,10 @@ class TokenizersTest(DataCase):
                 tokenizer.add_tokens([AddedToken("<x>"), AddedToken("<y>", lstrip=True, normalized=False)])
                 self.assertTrue(_words.has_words(tokenizer))
                 words = _words.Words(tokenizer)
-                for _ in range(2):
-                    for text, ids in zip(texts, words.encode([text.decode() for text in texts])):
+                for most in (_words._MOST_CHARACTERS, 0):  # the second time all are forgotten first
+                    with unittest.mock.patch.object(_words, "_MOST_CHARACTERS", most):
+                        encoded = words.encode([text.decode() for text in texts])
+                    for text, ids in zip(texts, encoded):
                         self.assertEqual(ids.tolist(), tokenizer.encode(text.decode()).ids, text)
         for added in (AddedToken("<z>", rstrip=True), AddedToken("two words")):
             other = Tokenizer.from_str(tokenizer.to_str())

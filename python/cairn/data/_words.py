@@ -23,7 +23,8 @@ _LLAMA3 = (
 _EXPRESSIONS = (_GPT2, _LLAMA3, _LLAMA3.replace("{1,3}", ""))  # the last is Qwen's
 # Cuts before a space that follows another character, and nowhere inside of a run of white space.
 _PIECE = re.compile(r"\s*\S+(?:[^\S ]\s*\S*)*|\s+")
-_MOST_CHARACTERS = 8 << 20  # of the pieces that are kept
+_MOST_CHARACTERS = 16 << 20  # of the pieces that are kept: some 60 MB
+_PIECE_CHARACTERS = 64  # count for a piece, beside its own
 
 
 def has_words(tokenizer: tokenizers.Tokenizer) -> bool:
@@ -82,5 +83,5 @@ class Words:
         new = [piece for piece in set().union(*pieces) if piece not in ids]
         for piece, encoding in zip(new, self._tokenizer.encode_batch_fast(new, add_special_tokens=False)):
             ids[piece] = np.array(encoding.ids, np.int32).tobytes()
-        self._characters += sum(map(len, new))
+        self._characters += sum(map(len, new)) + _PIECE_CHARACTERS * len(new)
         return [np.frombuffer(b"".join(map(ids.__getitem__, each)), np.int32) for each in pieces]
