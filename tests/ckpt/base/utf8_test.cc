@@ -12,7 +12,7 @@ TEST(Utf8Test, FindsTheEndOfCharactersOfEachLength) {
   EXPECT_EQ(Utf8Length("\xF4\x8F\xBF\xBF"), 4u);  // U+10FFFF
 }
 
-TEST(Utf8Test, InvalidSequencesAreNoCharacters) {
+TEST(Utf8Test, InvalidSequencesHaveNoLength) {
   for (const std::string_view text : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xE2\x82",
                                       "\xF0\x8F\xBF", "\xF0\x9F\x98", "\xF4\x90\x80\x80", "\xF5", "\xE2x"})
     EXPECT_EQ(Utf8Length(text), 0u) << text;
