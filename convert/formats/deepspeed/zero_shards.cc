@@ -195,8 +195,15 @@ class ZeroReader {
     const uint64_t unit = kGroupAlignment * shards_.size();
     uint64_t share = (total + unit - 1) / unit * unit / shards_.size();
     CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, g));
-    for (const auto& [role, tensor] : states.tensors)
-      if (!IsNumber(*tensor) && tensor->shape.rank() == 1) share = tensor->shape[0];
+    const TensorRef* master = TensorIn(ItemOf(Find(*first, "single_partition_of_fp32_groups"), g));
+    for (const auto& [role, tensor] : states.tensors) {
+      if (IsNumber(*tensor)) continue;
+      share = tensor->shape[0];
+      const uint64_t least = master && master->shape.rank() == 1 ? master->shape[0] : share;
+      if (share < least || share - least >= unit)  // as newer versions keep Muon's, each parameter whole
+        return NotSupported("{}: {} of {} has {} elements, and its masters {}", shards_[0]->path(),
+                            Name(role), GroupName(g), share, least);
+    }
     if (share * shards_.size() < total)
       return Corrupt("{}: group {} has {} elements on {} ranks, but its parameters have {}",
                      shards_[0]->path(), g, share * shards_.size(), shards_.size(), total);
