@@ -248,8 +248,8 @@ class Reader {
         return fmt::format("'{}' and '{}' have rows of different sizes", module.canonical[0], name);
       if (module.by_expert() && !canonical->of_experts())
         return fmt::format("'{}' is not of experts, so the name must not have {{e}}", name);
-      if (module.layout == Layout::kGrouped && extents[0] != Extent::kQuery &&
-          extents[0] != Extent::kKeyValue)
+      if (module.layout == Layout::kGrouped && extents[0] != Extents::Query &&
+          extents[0] != Extents::KeyValue)
         return fmt::format("'{}' has no heads to group", name);
       const bool outside = canonical->place != 0;
       if (outside == (module.name.find("{}") != std::string::npos))

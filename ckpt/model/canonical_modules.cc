@@ -8,75 +8,71 @@
 namespace cairn {
 namespace {
 
-constexpr int64_t kOffsetRows = 2;  // rows before OPT's first position
+using E = Extents;
 
 // The elements of a head in an extent whose cuts fall between heads; else 1.
 int64_t HeadSize(Extent extent, const ModelShape& shape) {
-  if (extent == Extent::kQuery || extent == Extent::kKeyValue) return shape.HeadDim();
-  if (extent == Extent::kValues) return shape.ValueHeadDim();
-  return extent == Extent::kKeyValueUp ? shape.UnrotatedDim() + shape.ValueHeadDim() : 1;
-}
-
-std::vector<CanonicalModule> MakeModules() {
-  using enum Extent;
-  const std::vector<Cut> none, rows{{Axis::kTp, 0}}, columns{{Axis::kTp, 1}};
-  const std::vector<Cut> expert_rows{{Axis::kEp, 0}, {Axis::kEtp, 1}},
-      expert_columns{{Axis::kEp, 0}, {Axis::kEtp, 2}};
-  constexpr bool kFused = true, kKeepsType = true;
-  return {
-      {"embedding.word", {kVocab, kHidden}, rows, kBeforeLayers},
-      {"embedding.position", {kPositions, kHidden}, none, kBeforeLayers},
-      {"embedding.position_offset", {kPositionOffset, kHidden}, none, kBeforeLayers},
-      {"embedding.norm", {kHidden}, none, kBeforeLayers},
-      {"input_norm", {kHidden}},
-      {"attention.query", {kQuery, kHidden}, rows},
-      {"attention.key", {kKeyValue, kHidden}, rows, 0, kFused},
-      {"attention.value", {kKeyValue, kHidden}, rows, 0, kFused},
-      {"attention.query_norm", {kHead}},
-      {"attention.key_norm", {kHead}},
-      {"attention.all_queries_norm", {kQuery}, rows},
-      {"attention.all_keys_norm", {kKeyValue}, rows},
-      {"attention.query_down", {kQueryRank, kHidden}},
-      {"attention.query_down_norm", {kQueryRank}},
-      {"attention.query_up", {kQuery, kQueryRank}, rows},
-      {"attention.key_value_down", {kKeyValueDown, kHidden}},
-      {"attention.key_value_down_norm", {kKeyValueRank}},
-      {"attention.key_value_up", {kKeyValueUp, kKeyValueRank}, rows},
-      {"attention.sinks", {kHeads}, rows},
-      {"attention.output", {kHidden, kValues}, columns},
-      {"attention.output_norm", {kHidden}},
-      {"post_attention_norm", {kHidden}},
-      {"mlp.gate", {kFfn, kHidden}, rows},
-      {"mlp.up", {kFfn, kHidden}, rows, 0, kFused},
-      {"mlp.down", {kHidden, kFfn}, columns},
-      {"mlp.router", {kExperts, kHidden}},
-      {"mlp.router_correction", {kExperts}, none, 0, /*fused=*/false, kKeepsType},
-      {"mlp.experts.gate", {kExperts, kExpertFfn, kHidden}, expert_rows},
-      {"mlp.experts.up", {kExperts, kExpertFfn, kHidden}, expert_rows},
-      {"mlp.experts.down", {kExperts, kHidden, kExpertFfn}, expert_columns},
-      {"mlp.shared.gate", {kSharedFfn, kHidden}, rows},
-      {"mlp.shared.up", {kSharedFfn, kHidden}, rows, 0, kFused},
-      {"mlp.shared.down", {kHidden, kSharedFfn}, columns},
-      {"mlp.shared_gate", {kOne, kHidden}},
-      {"mlp.output_norm", {kHidden}},
-      {"embedding_norm", {kHidden}},
-      {"hidden_norm", {kHidden}},
-      {"projection", {kHidden, kTwoHidden}, rows},
-      {"prediction_norm", {kHidden}},
-      {"final_norm", {kHidden}, none, kAfterLayers},
-      {"output", {kVocab, kHidden}, rows, kAfterLayers},
-  };
+  if (extent == E::Query || extent == E::KeyValue) return shape.HeadDim();
+  if (extent == E::Values) return shape.ValueHeadDim();
+  return extent == E::KeyValueUp ? shape.KeyValueUpDim() : 1;
 }
 
 }  // namespace
 
-const std::vector<CanonicalModule>& CanonicalModules() {
-  static const std::vector<CanonicalModule> kModules = MakeModules();
+std::span<const CanonicalModule> CanonicalModules() {
+  static const std::vector<Cut> none, rows{{Axis::kTp, 0}}, columns{{Axis::kTp, 1}};
+  static const std::vector<Cut> expert_rows{{Axis::kEp, 0}, {Axis::kEtp, 1}},
+      expert_columns{{Axis::kEp, 0}, {Axis::kEtp, 2}};
+  constexpr bool kFused = true, kKeepsType = true;
+  static const CanonicalModule kModules[] = {
+      {"embedding.word", {E::Vocab, E::Hidden}, rows, kBeforeLayers},
+      {"embedding.position", {E::Positions, E::Hidden}, none, kBeforeLayers},
+      {"embedding.position_offset", {E::PositionOffset, E::Hidden}, none, kBeforeLayers},
+      {"embedding.norm", {E::Hidden}, none, kBeforeLayers},
+      {"input_norm", {E::Hidden}},
+      {"attention.query", {E::Query, E::Hidden}, rows},
+      {"attention.key", {E::KeyValue, E::Hidden}, rows, 0, kFused},
+      {"attention.value", {E::KeyValue, E::Hidden}, rows, 0, kFused},
+      {"attention.query_norm", {E::Head}},
+      {"attention.key_norm", {E::Head}},
+      {"attention.all_queries_norm", {E::Query}, rows},
+      {"attention.all_keys_norm", {E::KeyValue}, rows},
+      {"attention.query_down", {E::QueryRank, E::Hidden}},
+      {"attention.query_down_norm", {E::QueryRank}},
+      {"attention.query_up", {E::Query, E::QueryRank}, rows},
+      {"attention.key_value_down", {E::KeyValueDown, E::Hidden}},
+      {"attention.key_value_down_norm", {E::KeyValueRank}},
+      {"attention.key_value_up", {E::KeyValueUp, E::KeyValueRank}, rows},
+      {"attention.sinks", {E::Heads}, rows},
+      {"attention.output", {E::Hidden, E::Values}, columns},
+      {"attention.output_norm", {E::Hidden}},
+      {"post_attention_norm", {E::Hidden}},
+      {"mlp.gate", {E::Ffn, E::Hidden}, rows},
+      {"mlp.up", {E::Ffn, E::Hidden}, rows, 0, kFused},
+      {"mlp.down", {E::Hidden, E::Ffn}, columns},
+      {"mlp.router", {E::Experts, E::Hidden}},
+      {"mlp.router_correction", {E::Experts}, none, 0, /*fused=*/false, kKeepsType},
+      {"mlp.experts.gate", {E::Experts, E::ExpertFfn, E::Hidden}, expert_rows},
+      {"mlp.experts.up", {E::Experts, E::ExpertFfn, E::Hidden}, expert_rows},
+      {"mlp.experts.down", {E::Experts, E::Hidden, E::ExpertFfn}, expert_columns},
+      {"mlp.shared.gate", {E::SharedFfn, E::Hidden}, rows},
+      {"mlp.shared.up", {E::SharedFfn, E::Hidden}, rows, 0, kFused},
+      {"mlp.shared.down", {E::Hidden, E::SharedFfn}, columns},
+      {"mlp.shared_gate", {E::One, E::Hidden}},
+      {"mlp.output_norm", {E::Hidden}},
+      {"embedding_norm", {E::Hidden}},
+      {"hidden_norm", {E::Hidden}},
+      {"projection", {E::Hidden, E::TwoHidden}, rows},
+      {"prediction_norm", {E::Hidden}},
+      {"final_norm", {E::Hidden}, none, kAfterLayers},
+      {"output", {E::Vocab, E::Hidden}, rows, kAfterLayers},
+  };
+  static_assert(std::size(kModules) <= ModuleSet::kMaxModules, "a ModuleSet has a bit for each");
   return kModules;
 }
 
 const CanonicalModule* FindCanonicalModule(std::string_view name) {
-  const auto& modules = CanonicalModules();
+  const auto modules = CanonicalModules();
   const auto found = std::ranges::find(modules, name, &CanonicalModule::name);
   return found == modules.end() ? nullptr : &*found;
 }
@@ -102,53 +98,6 @@ const CanonicalModule* ModuleOfParameter(std::string_view name) {
   return nullptr;
 }
 
-uint64_t SizeOf(Extent extent, const ModelShape& shape) {
-  const auto size = [&]() -> int64_t {
-    switch (extent) {
-      case Extent::kHidden:
-        return shape.hidden;
-      case Extent::kTwoHidden:
-        return 2 * shape.hidden;
-      case Extent::kQuery:
-        return shape.QueryWidth();
-      case Extent::kKeyValue:
-        return shape.KeyValueWidth();
-      case Extent::kHead:
-        return shape.HeadDim();
-      case Extent::kHeads:
-        return shape.heads;
-      case Extent::kValues:
-        return shape.heads * shape.ValueHeadDim();
-      case Extent::kQueryRank:
-        return shape.query_rank;
-      case Extent::kKeyValueDown:
-        return shape.key_value_rank + shape.rotated_dim;
-      case Extent::kKeyValueRank:
-        return shape.key_value_rank;
-      case Extent::kKeyValueUp:
-        return shape.heads * HeadSize(extent, shape);
-      case Extent::kFfn:
-        return shape.Ffn();
-      case Extent::kVocab:
-        return shape.vocab;
-      case Extent::kPositions:
-        return shape.Positions();
-      case Extent::kPositionOffset:
-        return kOffsetRows;
-      case Extent::kExperts:
-        return shape.experts;
-      case Extent::kExpertFfn:
-        return shape.expert_ffn;
-      case Extent::kSharedFfn:
-        return shape.shared_ffn;
-      case Extent::kOne:
-        return 1;
-    }
-    return 0;
-  };
-  return static_cast<uint64_t>(size());
-}
-
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape) {
   const bool mtp = module.place == 0 && shape.IsMtp(layer);
   ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"),
@@ -161,15 +110,41 @@ ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const 
   spec.tied_to_last = shape.tied && module.name == "embedding.word";
   spec.of_experts = module.of_experts();
   const size_t rank = module.extents.size() - (bias && module.extents.size() > 1 ? 1 : 0);
-  for (size_t dim = 0; dim < rank; ++dim) spec.shape.push_back(SizeOf(module.extents[dim], shape));
+  for (size_t dim = 0; dim < rank; ++dim)
+    spec.shape.push_back(static_cast<uint64_t>(module.extents[dim](shape)));
   for (Cut cut : module.cuts) {
     if (cut.dim >= spec.shape.rank()) continue;
     const Extent extent = module.extents[cut.dim];
     cut.unit = static_cast<uint64_t>(HeadSize(extent, shape));
-    if (extent == Extent::kVocab) cut.pad = static_cast<uint64_t>(shape.vocab_multiple);
+    if (extent == E::Vocab) cut.pad = static_cast<uint64_t>(shape.vocab_multiple);
     spec.cuts.push_back(cut);
   }
   return spec;
+}
+
+std::vector<ParameterSpec> GptSpecs(const ModelShape& shape) {
+  std::vector<ParameterSpec> specs;
+  const auto modules = CanonicalModules();
+  const auto add = [&](const ModuleSet& set, int place, int layer) {
+    const auto add_group = [&](auto first, auto last, bool bias) {
+      for (auto module = first; module != last; ++module)
+        if (set.Has(*module, bias)) specs.push_back(SpecOf(*module, bias, layer, shape));
+    };
+    for (auto first = modules.begin(), last = first; first != modules.end(); first = last) {
+      last = std::find_if_not(first + 1, modules.end(), [](const auto& module) { return module.fused; });
+      if (first->place != place) continue;
+      add_group(first, last, /*bias=*/false);
+      add_group(first, last, /*bias=*/true);
+    }
+  };
+  ModuleSet outside = shape.modules.outside();
+  if (!shape.tied) outside.Add(*FindCanonicalModule("output"), /*bias=*/false);
+  add(outside, kBeforeLayers, 0);
+  for (int layer = 0; layer < shape.layers; ++layer) add(shape.modules.layer(layer), 0, layer);
+  add(outside, kAfterLayers, 0);
+  for (int layer = static_cast<int>(shape.layers); layer < shape.AllLayers(); ++layer)
+    add(shape.modules.mtp(static_cast<uint64_t>(layer - shape.layers)), 0, layer);
+  return specs;
 }
 
 }  // namespace cairn

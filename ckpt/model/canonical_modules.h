@@ -1,6 +1,7 @@
 // The canonical modules of FORMAT.md, "Canonical names": their shapes, and how a topology cuts them.
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -9,26 +10,28 @@
 
 namespace cairn {
 
-enum class Extent {
-  kHidden,
-  kTwoHidden,
-  kQuery,
-  kKeyValue,
-  kHead,
-  kHeads,
-  kValues,
-  kQueryRank,
-  kKeyValueDown,
-  kKeyValueRank,
-  kKeyValueUp,
-  kFfn,
-  kVocab,
-  kPositions,
-  kPositionOffset,
-  kExperts,
-  kExpertFfn,
-  kSharedFfn,
-  kOne
+// The size of a dimension.
+using Extent = int64_t (*)(const ModelShape& shape);
+struct Extents {
+  static int64_t One(const ModelShape&) { return 1; }
+  static int64_t Hidden(const ModelShape& s) { return s.hidden; }
+  static int64_t TwoHidden(const ModelShape& s) { return 2 * s.hidden; }
+  static int64_t Query(const ModelShape& s) { return s.QueryWidth(); }
+  static int64_t KeyValue(const ModelShape& s) { return s.KeyValueWidth(); }
+  static int64_t Head(const ModelShape& s) { return s.HeadDim(); }
+  static int64_t Heads(const ModelShape& s) { return s.heads; }
+  static int64_t Values(const ModelShape& s) { return s.heads * s.ValueHeadDim(); }
+  static int64_t QueryRank(const ModelShape& s) { return s.query_rank; }
+  static int64_t KeyValueDown(const ModelShape& s) { return s.key_value_rank + s.rotated_dim; }
+  static int64_t KeyValueRank(const ModelShape& s) { return s.key_value_rank; }
+  static int64_t KeyValueUp(const ModelShape& s) { return s.heads * s.KeyValueUpDim(); }
+  static int64_t Ffn(const ModelShape& s) { return s.Ffn(); }
+  static int64_t Vocab(const ModelShape& s) { return s.vocab; }
+  static int64_t Positions(const ModelShape& s) { return s.Positions(); }
+  static int64_t PositionOffset(const ModelShape&) { return 2; }  // rows before OPT's first position
+  static int64_t Experts(const ModelShape& s) { return s.experts; }
+  static int64_t ExpertFfn(const ModelShape& s) { return s.expert_ffn; }
+  static int64_t SharedFfn(const ModelShape& s) { return s.shared_ffn; }
 };
 
 struct CanonicalModule {
@@ -41,7 +44,7 @@ struct CanonicalModule {
 
   // The experts of a layer are one tensor: the first dimension counts them.
   bool of_experts() const { return !cuts.empty() && cuts[0].axis == Axis::kEp; }
-  bool is_vocabulary() const { return extents[0] == Extent::kVocab; }
+  bool is_vocabulary() const { return extents[0] == Extents::Vocab; }
 };
 
 // Begins the names of parameters in layers: "layers.3.mlp.up.weight"; and in those of multi-token prediction,
@@ -53,7 +56,7 @@ inline constexpr std::string_view kInLayers = "layers.", kInMtp = "mtp.";
 std::string_view TakeLayer(std::string_view& name, uint64_t& number);
 
 // In the order of the trainer's flat buffer (placement.h).
-const std::vector<CanonicalModule>& CanonicalModules();
+std::span<const CanonicalModule> CanonicalModules();
 
 // Null if no module has this name.
 const CanonicalModule* FindCanonicalModule(std::string_view name);
@@ -61,10 +64,13 @@ const CanonicalModule* FindCanonicalModule(std::string_view name);
 // That of a parameter's canonical name; null if it has none.
 const CanonicalModule* ModuleOfParameter(std::string_view name);
 
-uint64_t SizeOf(Extent extent, const ModelShape& shape);
-
 // The weight or the bias of a module, in `layer` if its place is in the layers. A layer of multi-token
 // prediction (ModelShape::IsMtp) lies where the modules after the layers do.
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape);
+
+// The parameters of a decoder, in the order of the trainer's flat buffer (placement.h). Query, key and value
+// follow each other, weights before biases, and so do gate and up; each group is therefore one fused matrix
+// in memory.
+std::vector<ParameterSpec> GptSpecs(const ModelShape& shape);
 
 }  // namespace cairn

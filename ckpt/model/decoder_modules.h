@@ -27,6 +27,8 @@ class ModuleSet {
   void RemoveAll(std::string_view begin);
   auto operator<=>(const ModuleSet&) const = default;
 
+  static constexpr size_t kMaxModules = 64;
+
  private:
   uint64_t weights_ = 0, biases_ = 0;  // a bit a module, in the order of CanonicalModules()
 };

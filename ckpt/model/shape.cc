@@ -20,7 +20,7 @@ std::pair<double, double> SizesOf(const ModuleSet& modules, const CanonicalModul
   if (!modules.Has(module, false) || module.keeps_type) return {};
   const auto volume = [&](size_t dimensions) {
     double product = 1;
-    for (size_t i = 0; i < dimensions; ++i) product *= static_cast<double>(SizeOf(module.extents[i], shape));
+    for (size_t i = 0; i < dimensions; ++i) product *= static_cast<double>(module.extents[i](shape));
     return product;
   };
   const size_t rank = module.extents.size();

@@ -1,5 +1,6 @@
 // The shape of a decoder: its sizes and its modules. Conversion, training, planning and reports
-// share it; tensors (gpt_specs.h), floating point operations (training_flops.h) and memory follow from it.
+// share it; tensors (canonical_modules.h), floating point operations (training_flops.h) and memory follow
+// from it.
 #pragma once
 
 #include <compare>
@@ -51,10 +52,12 @@ struct ModelShape {
   int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t UnrotatedDim() const { return HeadDim() - rotated_dim; }
   int64_t ValueHeadDim() const { return value_head_dim > 0 ? value_head_dim : HeadDim(); }
+  int64_t KeyValueUpDim() const { return UnrotatedDim() + ValueHeadDim(); }
   int64_t QueryWidth() const { return heads * HeadDim(); }
   int64_t KeyValueWidth() const { return KvHeads() * HeadDim(); }
   int64_t Ffn() const { return ffn > 0 ? ffn : 4 * hidden; }
-  bool IsGated() const { return modules.Has("mlp.gate"); }
+  // The MLP has a gate, or the experts if all layers are mixtures.
+  bool IsGated() const { return modules.Has("mlp.gate") || modules.Has("mlp.experts.gate"); }
   // Layers of multi-token prediction are counted on after the others.
   int64_t AllLayers() const { return layers + mtp_layers; }
   bool IsMtp(int layer) const { return layer >= layers && layer < AllLayers(); }

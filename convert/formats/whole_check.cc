@@ -9,7 +9,7 @@
 #include "ckpt/base/short_list.h"
 #include "ckpt/families/expand.h"
 #include "ckpt/families/families.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "convert/foreign/account.h"
 #include "convert/formats/megatron_model/megatron_layout.h"
 #include "convert/formats/training/part_of_state.h"

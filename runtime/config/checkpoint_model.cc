@@ -15,7 +15,7 @@
 #include <set>
 
 #include "ckpt/base/json_facts.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/model_function.h"
 
 namespace cairn {

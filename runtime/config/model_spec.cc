@@ -13,7 +13,7 @@
 #include <span>
 
 #include "ckpt/families/fitting_family.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/model_function.h"
 #include "runtime/config/checkpoint_model.h"
 

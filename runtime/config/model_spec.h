@@ -1,7 +1,7 @@
 // The model that is trained: the choices of its architecture, from the flags or from a checkpoint.
 //
 // The layers (runtime/model) are built from a ModelSpec and know no flags. Its parameters follow from it
-// (ckpt/model/gpt_specs.h), and so does the `model` in a checkpoint's manifest.
+// (ckpt/model/canonical_modules.h), and so does the `model` in a checkpoint's manifest.
 #pragma once
 
 #include <memory>

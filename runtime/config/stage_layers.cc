@@ -9,7 +9,7 @@
 #include <numeric>
 #include <regex>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/placement.h"
 #include "runtime/config/model_spec.h"
 

@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "runtime/config/arguments_block.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/control/stop_signal.h"

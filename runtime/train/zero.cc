@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "ckpt/base/flat_range.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/log/timers.h"
 

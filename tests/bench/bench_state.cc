@@ -12,7 +12,7 @@
 
 #include "ckpt/io/past_cache_file.h"
 #include "ckpt/io/read_only_file_system.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"

@@ -12,7 +12,7 @@
 #include <ctime>
 
 #include "ckpt/base/proc_memory.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/step/step_reader.h"

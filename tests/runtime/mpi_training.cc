@@ -13,7 +13,7 @@
 #include <numeric>
 
 #include "ckpt/base/flat_range.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/data/hash.h"
 #include "runtime/model/parameters/initialize.h"

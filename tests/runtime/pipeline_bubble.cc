@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/train/pipeline.h"
 #include "tests/support/mpi_main.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ckpt/codec/cast.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
 #include "ckpt/run/committer.h"

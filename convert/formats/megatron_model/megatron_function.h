@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "convert/torch/pickle_value.h"
 
 namespace cairn {

@@ -95,7 +95,7 @@ class Builder {
       if (module.is_qkv())
         size = static_cast<uint64_t>(shape_.QueryWidth() + 2 * shape_.KeyValueWidth());
       else if (module.is_gate_up() && cut.dim == module.gated_dim())
-        size = SizeOf(module.cut_as().extents[cut.dim], shape_) * (tensor.gated ? 2 : 1);
+        size = static_cast<uint64_t>(module.cut_as().extents[cut.dim](shape_)) * (tensor.gated ? 2 : 1);
       else if (module.is_vocabulary())
         size = static_cast<uint64_t>(shape_.PaddedVocab(topology_.tp));
     }

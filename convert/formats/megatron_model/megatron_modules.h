@@ -90,7 +90,6 @@ inline bool IsHead(std::string_view stored) {
 struct MegatronShape : ModelShape {
   MegatronDialect dialect;
 
-  bool IsGated() const { return ModelShape::IsGated() || modules.Has("mlp.experts.gate"); }
   // The layer that a name's is, if `first` is that of its pipeline stage. Those of multi-token prediction
   // follow the others. Errors: Corrupt for one of these that the arguments do not have.
   Result<int> LayerOf(const MegatronName& name, int first = 0) const;

@@ -324,6 +324,14 @@ TEST(ArchitecturesTest, Gpt2HasTheParametersOfTheTrainer) {
   }
 }
 
+TEST(ArchitecturesTest, AModelIsGatedIfOnlyItsExpertsAre) {
+  const json model = SmallMixture("mixtral");
+  ModelShape shape = *ReadShape(model);
+  shape.modules = *ModulesOf(*FindArchitecture("mixtral"), model);
+  EXPECT_FALSE(shape.modules.Has("mlp.gate"));
+  EXPECT_TRUE(shape.IsGated());
+}
+
 TEST(ArchitecturesTest, ImpossibleSizesAreNamed) {
   const json good = ModelJson({});
   for (const auto& [field, value] :

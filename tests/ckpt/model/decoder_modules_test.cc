@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
 namespace {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "convert/foreign/account.h"
 #include "convert/formats/training/part_of_state.h"
 #include "tests/support/made_source.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
 namespace {

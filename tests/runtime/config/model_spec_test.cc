@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/placement.h"
 #include "runtime/config/checkpoint_model.h"
 

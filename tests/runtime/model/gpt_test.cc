@@ -9,7 +9,7 @@
 #include <array>
 #include <atomic>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/config/checkpoint_model.h"
 #include "runtime/model/gemm/gemm.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/model/gpt.h"
 #include "tests/support/narrow_products.h"

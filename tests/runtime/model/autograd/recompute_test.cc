@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "ckpt/model/gpt_specs.h"
+#include "ckpt/model/canonical_modules.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/model/gpt.h"
 #include "runtime/model/parameters/initialize.h"
