@@ -13,8 +13,8 @@ struct FamilyText {
 
 std::span<const FamilyText> BuiltInFamilies();
 
-// sizes_only.json: families that have no table, and that differ from the newer ones. Those have a gated MLP,
-// no learned positions and a separate output layer.
+// sizes_only.json: what families call the sizes, and those that have no table and differ from the newer ones.
+// Those have a gated MLP, no learned positions and a separate output layer.
 std::string_view SizesOnlyText();
 
 }  // namespace cairn

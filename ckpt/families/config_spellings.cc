@@ -4,8 +4,6 @@
 #include <functional>
 #include <set>
 
-#include "ckpt/model/shape.h"
-
 namespace cairn {
 namespace {
 
@@ -13,31 +11,48 @@ using nlohmann::json;
 
 bool IsSize(const json& value) { return value.is_number_integer() && value >= 0 && value <= kMaxModelSize; }
 
+bool HasField(const Architecture& architecture, json ModelValues::*field) {
+  return std::ranges::find(architecture.fields, NameOf(field), &Field::model) != architecture.fields.end();
+}
+
 // The inverse of ReadWindow().
-json WithWindow(const Architecture& architecture, json model, const json& function) {
-  const bool has_switch = std::ranges::any_of(
-      architecture.fields, [](const Field& field) { return field.model == "use_sliding_window"; });
-  if (!has_switch || model.contains("use_sliding_window") || function["sliding_window"].is_null())
-    return model;
-  model["use_sliding_window"] = true;
-  if (function["layer_types"].is_null()) model["max_window_layers"] = 0;  // all layers see it
-  return model;
+void WriteWindow(const Architecture& architecture, const Model& function, Model& model) {
+  if (!HasField(architecture, &Model::use_sliding_window) || !model.use_sliding_window.is_null() ||
+      function.sliding_window.is_null())
+    return;
+  model.use_sliding_window = true;
+  if (function.layer_types.is_null()) model.max_window_layers = 0;  // all layers see it
+}
+
+// The value of the first of `keys` that is present and not null.
+json FirstKey(const json& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys)
+    if (const json value = object.value(key, json()); !value.is_null()) return value;
+  return nullptr;
+}
+
+// rope_scaling with the key that all versions since 4.43 know; null if it is the default.
+json Scaling(json object) {
+  for (const char* key : {"rope_theta", "partial_rotary_factor"}) object.erase(key);
+  if (object.contains("type") && !object.contains("rope_type")) object["rope_type"] = object["type"];
+  object.erase("type");
+  const bool is_default = object.empty() || object.value("rope_type", json("default")) == "default";
+  return is_default ? json() : object;
 }
 
 }  // namespace
 
-Status ReadDenseLayers(json& model) {
-  const json step = model.value("decoder_sparse_step", json(1)),
-             only = model.value("mlp_only_layers", json::array());
+Status ReadDenseLayers(Model& model) {
+  const json step = Or(model.decoder_sparse_step, 1), only = Or(model.mlp_only_layers, json::array());
   if (!step.is_number_integer() || step <= 0 || !only.is_array())
     return InvalidArgument(
         "config.json: decoder_sparse_step is {} and mlp_only_layers is {}; these must be a positive integer "
         "and a list",
         step.dump(), only.dump());
-  const json first = model.value("first_k_dense_replace", json(0));
+  const json first = Or(model.first_k_dense_replace, 0);
   if (!first.is_number_integer())
     return InvalidArgument("config.json: first_k_dense_replace is {}; it must be an integer", first.dump());
-  const json mixtures = model.value("moe_layers", json());
+  const json& mixtures = model.moe_layers;
   if (!mixtures.is_array() && !mixtures.is_null())
     return InvalidArgument("config.json: moe_layers is {}; it must be a list", mixtures.dump());
   const json& list = mixtures.is_array() ? mixtures : only;
@@ -47,61 +62,95 @@ Status ReadDenseLayers(json& model) {
     return first > i || (i + 1) % step.get<int64_t>() != 0 || named.contains(i);
   };
   json dense = json::array();
-  for (int64_t i = 0; i < model["num_layers"].get<int64_t>(); ++i)
+  for (int64_t i = 0; i < model.num_layers.get<int64_t>(); ++i)
     if (is_dense(i)) dense.push_back(i);
-  if (!dense.empty()) model["dense_layers"] = std::move(dense);
+  if (!dense.empty()) model.dense_layers = std::move(dense);
   return OkStatus();
 }
 
-void DeriveSizes(const Architecture& architecture, json& model) {
-  const auto derive = [&](const char* size, const char* a, const char* b, const auto& of) {
-    const json one = model.value(a, json()), other = model.value(b, json());
-    if (IsSize(one) && IsSize(other)) model[size] = of(one.get<uint64_t>(), other.get<uint64_t>());
+void DeriveSizes(const Architecture& architecture, Model& model) {
+  const auto derive = [](json& size, const json& one, const json& other, const auto& of) {
+    if (IsSize(one) && IsSize(other)) size = of(one.get<uint64_t>(), other.get<uint64_t>());
   };
-  derive("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", std::plus<uint64_t>());
-  derive("shared_expert_ffn_hidden_size", "n_shared_experts", "moe_ffn_hidden_size",
+  derive(model.head_dim, model.qk_nope_head_dim, model.qk_rope_head_dim, std::plus<uint64_t>());
+  derive(model.shared_expert_ffn_hidden_size, model.n_shared_experts, model.moe_ffn_hidden_size,
          std::multiplies<uint64_t>());
   const Result<ModelShape> shape = ReadShape(model);
   if (!shape.ok()) return;  // the caller reports it
-  for (const auto& [name, size] :
-       {std::pair("num_key_value_heads", shape->kv_heads), std::pair("head_dim", shape->head_dim),
-        std::pair("ffn_hidden_size", shape->ffn)})
-    for (const Field& field : architecture.fields)
-      if (field.model == name && !model.contains(name)) model[name] = size;
+  for (const auto& [field, size] :
+       {std::pair(&Model::num_key_value_heads, shape->kv_heads), std::pair(&Model::head_dim, shape->head_dim),
+        std::pair(&Model::ffn_hidden_size, shape->ffn)})
+    if (HasField(architecture, field) && (model.*field).is_null()) model.*field = size;
 }
 
-void ReadWindow(json& model) {
-  if (!model.contains("use_sliding_window")) return;
-  if (model["use_sliding_window"] != true) {
-    model.erase("sliding_window");
-    model.erase("layer_types");
-  } else if (!model.value("layer_types", json()).is_array() &&
-             model.value("max_window_layers", json()).is_number() &&
-             model.value("num_layers", json()).is_number_unsigned() && model["num_layers"] < (1 << 16)) {
-    for (uint64_t i = 0; i < model["num_layers"].get<uint64_t>(); ++i)
-      model["layer_types"].push_back(model["max_window_layers"] <= i ? "sliding_attention"
-                                                                     : "full_attention");
+void ReadWindow(Model& model) {
+  if (model.use_sliding_window.is_null()) return;
+  if (model.use_sliding_window != true) {
+    model.sliding_window = model.layer_types = nullptr;
+  } else if (!model.layer_types.is_array() && model.max_window_layers.is_number() &&
+             model.num_layers.is_number_unsigned() && model.num_layers < (1 << 16)) {
+    for (uint64_t i = 0; i < model.num_layers.get<uint64_t>(); ++i)
+      model.layer_types.push_back(model.max_window_layers <= i ? "sliding_attention" : "full_attention");
   }
 }
 
-json WithSpellings(const Architecture& architecture, json model, const json& function) {
-  model = WithWindow(architecture, std::move(model), function);
-  const auto lacks = [&](const char* name) {
-    return !model.contains(name) &&
-           std::ranges::find(architecture.fields, name, &Field::model) != architecture.fields.end();
+Model WithSpellings(const Architecture& architecture, Model model, const Model& function) {
+  WriteWindow(architecture, function, model);
+  const auto lacks = [&](json ModelValues::*field) {
+    return (model.*field).is_null() && HasField(architecture, field);
   };
-  const json dense = model.value("dense_layers", json::array());
-  if (lacks("mlp_only_layers")) model["mlp_only_layers"] = dense;
-  if (lacks("first_k_dense_replace")) {
+  const json dense = Or(model.dense_layers, json::array());
+  if (lacks(&Model::mlp_only_layers)) model.mlp_only_layers = dense;
+  if (lacks(&Model::first_k_dense_replace)) {
     uint64_t first = 0;
     while (first < dense.size() && dense[first] == first) ++first;
-    model["first_k_dense_replace"] = first;
+    model.first_k_dense_replace = first;
   }
-  const json shared = model.value("shared_expert_ffn_hidden_size", json()),
-             one = model.value("moe_ffn_hidden_size", json());
-  if (lacks("n_shared_experts") && IsSize(one) && one > 0 && (shared.is_null() || IsSize(shared)))
-    model["n_shared_experts"] = shared.is_null() ? 0 : shared.get<uint64_t>() / one.get<uint64_t>();
+  const json &shared = model.shared_expert_ffn_hidden_size, &one = model.moe_ffn_hidden_size;
+  if (lacks(&Model::n_shared_experts) && IsSize(one) && one > 0 && (shared.is_null() || IsSize(shared)))
+    model.n_shared_experts = shared.is_null() ? 0 : shared.get<uint64_t>() / one.get<uint64_t>();
   return model;
+}
+
+Status ReadRope(const json& config, Model& model) {
+  const json empty = json::object();
+  json parameters = config.value("rope_parameters", json());
+  if (!parameters.is_object()) parameters = empty;
+  for (const auto& [key, value] : parameters.items())
+    if (value.is_object())
+      return NotSupported(
+          "config.json: rope_parameters differ by kind of layer ({}), which no table supports", key);
+  json scaling = config.value("rope_scaling", json());
+  scaling = scaling.is_object() ? Scaling(scaling) : Scaling(parameters);
+  json theta = FirstKey(parameters, {"rope_theta"});
+  if (theta.is_null()) theta = FirstKey(config, {"rope_theta", "rotary_emb_base"});
+  json percent = FirstKey(parameters, {"partial_rotary_factor"});
+  if (percent.is_null()) percent = FirstKey(config, {"partial_rotary_factor", "rotary_pct"});
+  if (!theta.is_null()) model.rotary_base = theta;
+  if (!percent.is_null() && percent != 1 && model.rotary_percent.is_null())
+    return NotSupported(
+        "config.json: partial_rotary_factor is {}; transformers applies it only to some kinds of rope of "
+        "this family, and no table says which",
+        percent.dump());
+  if (!percent.is_null() && !model.rotary_percent.is_null()) model.rotary_percent = percent;
+  if (!scaling.is_null()) model.rope_scaling = scaling;
+  return OkStatus();
+}
+
+void WriteRope(const Model& model, const std::map<std::string, std::string>& also, bool keep, json& config) {
+  const auto set = [&](const std::string& key, const json& value) {
+    for (const auto& [first, second] : also)
+      if (first == key && !value.is_null() && !(keep && config.contains(second))) config[second] = value;
+    if (!value.is_null() && !(keep && config.contains(key))) config[key] = value;
+  };
+  const json &theta = model.rotary_base, &percent = model.rotary_percent, &scaling = model.rope_scaling;
+  json parameters = scaling.is_object() ? scaling : json{{"rope_type", "default"}};
+  if (!theta.is_null()) parameters["rope_theta"] = theta;
+  if (!percent.is_null()) parameters["partial_rotary_factor"] = percent;
+  set("rope_parameters", parameters);
+  set("rope_scaling", scaling);
+  set("rope_theta", theta);
+  set("partial_rotary_factor", percent);
 }
 
 }  // namespace cairn

@@ -1,26 +1,37 @@
 // Settings of a family's config.json that follow from others, or that say in another way what a field of the
-// manifest's `model` says: windows, dense layers, sizes. The functions here translate in both directions.
+// manifest's `model` says: windows, dense layers, sizes, rotary position embeddings. The functions here
+// translate in both directions.
+//
+// transformers spells rotary embeddings in two ways. Before 5: rope_theta, rope_scaling and
+// partial_rotary_factor (GPT-NeoX: rotary_emb_base, rotary_pct) at the top. From 5 on: one object
+// rope_parameters with rope_theta, rope_type, partial_rotary_factor and the scaling's own fields. Files are
+// written with both: either version computes the same.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
-#include "ckpt/base/status.h"
 #include "ckpt/families/family.h"
 
 namespace cairn {
 
 // Sets sizes that may be omitted and follow from others.
-void DeriveSizes(const Architecture& architecture, nlohmann::json& model);
+void DeriveSizes(const Architecture& architecture, Model& model);
 
 // Sets `dense_layers`, the layers that are not mixtures: families state them by a list and a step, or as the
 // first ones, or list the mixtures. Errors: InvalidArgument naming the key.
-Status ReadDenseLayers(nlohmann::json& model);
+Status ReadDenseLayers(Model& model);
 
 // Sets the layers that see the window, for families that state it by a switch and a number.
-void ReadWindow(nlohmann::json& model);
+void ReadWindow(Model& model);
 
-// The inverse of all of these, for a model that was not read from a config.json. `function` is FunctionOf().
-nlohmann::json WithSpellings(const Architecture& architecture, nlohmann::json model,
-                             const nlohmann::json& function);
+// The inverse of these, for a model that was not read from a config.json. `function` is FunctionOf().
+Model WithSpellings(const Architecture& architecture, Model model, const Model& function);
+
+// Sets those of rotary_base, rotary_percent and rope_scaling that the file states. Errors: NotSupported if
+// they differ by layer.
+Status ReadRope(const nlohmann::json& config, Model& model);
+
+// Writes both spellings of the model's fields, rope_theta and partial_rotary_factor also under the keys that
+// `also` has for them; with `keep`, keys that the file already has stay.
+void WriteRope(const Model& model, const std::map<std::string, std::string>& also, bool keep,
+               nlohmann::json& config);
 
 }  // namespace cairn

@@ -21,15 +21,15 @@ std::string Numbered(std::string name, std::string_view sign, uint64_t number) {
   return at == std::string::npos ? name : name.replace(at, sign.size(), std::to_string(number));
 }
 
-bool IsMixture(const json& model, int layer) {
-  const json dense = model.value("dense_layers", json());
-  return !model.value("num_experts", json()).is_null() &&
+bool IsMixture(const Model& model, int layer) {
+  const json& dense = model.dense_layers;
+  return !model.num_experts.is_null() &&
          !(dense.is_array() && std::ranges::find(dense, json(layer)) != dense.end());
 }
 
 class Expander {
  public:
-  Expander(const Architecture& architecture, const json& model, const ModelShape& shape, StoredForm form)
+  Expander(const Architecture& architecture, const Model& model, const ModelShape& shape, StoredForm form)
       : architecture_(architecture), model_(model), shape_(shape), form_(form) {}
 
   ExpandedModel Run() {
@@ -122,7 +122,7 @@ class Expander {
   }
 
   const Architecture& architecture_;
-  const json& model_;
+  const Model& model_;
   const ModelShape& shape_;
   const StoredForm form_;
   std::vector<std::pair<uint64_t, ForeignTensor>> of_experts_;  // by expert, of a layer
@@ -203,9 +203,9 @@ ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& s
   return tensor;
 }
 
-std::map<std::string, std::string> CopiesIn(const Architecture& architecture, const json& model) {
+std::map<std::string, std::string> CopiesIn(const Architecture& architecture, const Model& model) {
   std::map<std::string, std::string> copies;
-  const int64_t layers = IntField(model, "num_layers"), mtp = IntField(model, "mtp_layers");
+  const int64_t layers = IntOf(model.num_layers), mtp = IntOf(model.mtp_layers);
   for (const auto& [name, canonical] : architecture.copies)
     for (int64_t layer = layers; layer < layers + mtp; ++layer)
       copies.emplace(Numbered(name, kLayerNumber, static_cast<uint64_t>(layer)) + ".weight",
@@ -213,14 +213,13 @@ std::map<std::string, std::string> CopiesIn(const Architecture& architecture, co
   return copies;
 }
 
-bool Holds(const std::string& condition, const json& model, int layer) {
+bool Holds(const std::string& condition, const Model& model, int layer) {
   if (condition == kAlways) return true;
   if (condition == kNever) return false;
   if (condition[0] == '!') return !Holds(condition.substr(1), model, layer);
   if (condition == kMixture) return IsMixture(model, layer);
-  if (condition == kMtp) return layer >= model.value("num_layers", int64_t{0});
-  const auto found = model.find(condition);
-  return found != model.end() && (*found == true || found->is_number());
+  if (condition == kMtp) return layer >= IntOf(model.num_layers);
+  return IsOn(model.Get(condition));
 }
 
 StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
@@ -228,23 +227,22 @@ StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
   return HasAnyOf(stored, family.in_torchtitan, family) ? StoredForm::kTorchtitan : StoredForm::kFiles;
 }
 
-Result<ExpandedModel> Expand(const Architecture& architecture, const json& model, StoredForm form) {
+Result<ExpandedModel> Expand(const Architecture& architecture, const Model& model, StoredForm form) {
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   const bool mixture =
       std::ranges::find(architecture.modules, kMixture, &Module::when) != architecture.modules.end();
   if (mixture && shape.experts == 0) return InvalidArgument("the model's num_experts is missing");
   shape.positions = std::max<int64_t>(1, shape.positions);
-  shape.tied = Holds("tied_embeddings", model);
   return Expander(architecture, model, shape, form).Run();
 }
 
-Result<DecoderModules> ModulesOf(const Architecture& architecture, json model) {
-  if (model.value("dense_layers", json()).empty()) model["num_layers"] = 1;  // all layers are alike
-  for (const char* size : {"hidden_size", "num_attention_heads", "vocab_size"}) model[size] = 1;
-  for (const char* size : {"num_key_value_heads", "head_dim", "ffn_hidden_size", "max_position_embeddings",
-                           "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "num_experts",
-                           "moe_ffn_hidden_size", "shared_expert_ffn_hidden_size"})
-    if (!model.value(size, json()).is_null()) model[size] = 1;
+Result<DecoderModules> ModulesOf(const Architecture& architecture, Model model) {
+  if (model.dense_layers.empty()) model.num_layers = 1;  // all layers are alike
+  for (const ModelField& field : ModelFields()) {
+    const bool counts_layers = field.size == &ModelShape::layers || field.size == &ModelShape::mtp_layers;
+    if (field.size == nullptr || counts_layers) continue;
+    if (json& size = model.*field.value; field.required || !size.is_null()) size = 1;
+  }
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
   std::set<std::string_view> names;
   for (const ParameterSpec& spec : expanded.parameters) names.insert(spec.name);

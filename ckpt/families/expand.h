@@ -23,11 +23,11 @@ StoredForm FormOf(const TensorTable& stored, const Architecture& family);
 
 // Errors: those of ReadShape; InvalidArgument naming a missing condition, or num_experts if a mixture lacks
 // it.
-Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model,
+Result<ExpandedModel> Expand(const Architecture& architecture, const Model& model,
                              StoredForm form = StoredForm::kFiles);
 
 // The modules of such a model; its sizes do not matter. Errors: those of Expand.
-Result<DecoderModules> ModulesOf(const Architecture& architecture, nlohmann::json model);
+Result<DecoderModules> ModulesOf(const Architecture& architecture, Model model);
 
 // The weights, or the biases, of one stored module, which has `groups` groups if its layout is kGrouped. Rows
 // of a matrix are the last dimension but one, whether or not experts are stacked. `expert`: only that one of
@@ -35,11 +35,11 @@ Result<DecoderModules> ModulesOf(const Architecture& architecture, nlohmann::jso
 ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Layout layout,
                            uint64_t groups, std::optional<uint64_t> expert = {});
 
-// The copies (Architecture::copies) of canonical parameters in the layers of multi-token prediction of a
-// manifest's `model`: the parameter by the name of the stored tensor.
-std::map<std::string, std::string> CopiesIn(const Architecture& architecture, const nlohmann::json& model);
+// The copies (Architecture::copies) of canonical parameters in the layers of multi-token prediction: the
+// parameter by the name of the stored tensor.
+std::map<std::string, std::string> CopiesIn(const Architecture& architecture, const Model& model);
 
-// True if `condition` (family.h) holds for a layer of a manifest's `model`; a missing field counts as false.
-bool Holds(const std::string& condition, const nlohmann::json& model, int layer = 0);
+// True if `condition` (family.h) holds for a layer of `model`; a missing field counts as false.
+bool Holds(const std::string& condition, const Model& model, int layer = 0);
 
 }  // namespace cairn

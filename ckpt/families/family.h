@@ -7,9 +7,10 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "ckpt/model/model.h"
 
 namespace cairn {
 
@@ -84,10 +85,10 @@ struct Architecture {
   std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
   std::vector<Refusal> refusals;
   std::vector<std::string> harmless = {};  // keys that change nothing, in addition to those of every family
-  nlohmann::json model = nlohmann::json::object();   // fields of `model` that every member has
+  Model model = {};                        // fields that every member has
   nlohmann::json config = nlohmann::json::object();  // of config.json, if the original is not known
-  // Rotary position embeddings, in both of transformers' spellings (rope.h); for a part of each head if
-  // `model` has a rotary_percent.
+  // Rotary position embeddings, in both of transformers' spellings (config_spellings.h); for a part of each
+  // head if `model` has a rotary_percent.
   bool rope = false;
   // Further keys under which config.json has them: {"rope_theta": "rotary_emb_base"}.
   std::map<std::string, std::string> rope_also = {};

@@ -14,7 +14,6 @@
 
 #include "ckpt/base/json_facts.h"
 #include "ckpt/model/canonical_modules.h"
-#include "ckpt/model/model_function.h"
 
 namespace cairn {
 namespace {
@@ -23,28 +22,6 @@ using nlohmann::json;
 
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 4> kLayouts = {"stacked", "transposed", "alternating", "grouped"};
-constexpr std::array<std::string_view, 4> kRequired = {"num_layers", "hidden_size", "num_attention_heads",
-                                                       "vocab_size"};
-// Fields of `model` that are neither in FunctionFields() nor a condition: other sizes, and those from which
-// the function follows (model_function.cc, ReadWindow).
-constexpr std::array<std::string_view, 18> kOtherFields = {"ffn_hidden_size",
-                                                           "max_position_embeddings",
-                                                           "scale_attn_weights",
-                                                           "query_pre_attn_scalar",
-                                                           "use_sliding_window",
-                                                           "max_window_layers",
-                                                           "moe_ffn_hidden_size",
-                                                           "shared_expert_ffn_hidden_size",
-                                                           "mlp_only_layers",
-                                                           "decoder_sparse_step",
-                                                           "first_k_dense_replace",
-                                                           "n_shared_experts",
-                                                           "q_lora_rank",
-                                                           "kv_lora_rank",
-                                                           "qk_nope_head_dim",
-                                                           "v_head_dim",
-                                                           "moe_layers",
-                                                           "mtp_layers"};
 
 constexpr std::pair<const char*, const char*> kRows[] = {
     {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}};
@@ -184,7 +161,7 @@ class Reader {
     for (const char* key : {"rope_theta", "partial_rotary_factor"})
       if (const std::string other = of.Text(key, ""); !other.empty()) family_.rope_also[key] = other;
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
-    const bool rotates = family_.model.value("position_embedding", json()) == "rope";
+    const bool rotates = family_.model.position_embedding == "rope";
     if (family_.rope == rotates) return OkStatus();
     return InvalidArgument("{}: rope is {}, so model.position_embedding must {}be \"rope\"", file_,
                            family_.rope, family_.rope ? "" : "not ");
@@ -204,7 +181,7 @@ class Reader {
     return OkStatus();
   }
 
-  bool HasField(const char* name) const {
+  bool HasField(const std::string& name) const {
     return std::ranges::find(family_.fields, name, &Field::model) != family_.fields.end();
   }
 
@@ -217,8 +194,8 @@ class Reader {
   Status CheckCondition(const Module& module, const char* key, std::string condition) {
     if (condition == kAlways || condition == kNever) return OkStatus();
     if (condition.starts_with('!')) condition.erase(0, 1);
-    if (condition == kMixture && HasField("num_experts")) return OkStatus();
-    if (condition == kMtp && HasField("mtp_layers")) return OkStatus();
+    if (condition == kMixture && HasField(NameOf(&Model::num_experts))) return OkStatus();
+    if (condition == kMtp && HasField(NameOf(&Model::mtp_layers))) return OkStatus();
     conditions_.insert(condition);
     if (IsSwitch(condition)) return OkStatus();
     return InvalidArgument(
@@ -305,15 +282,14 @@ class Reader {
   }
 
   bool HasMeaning(const std::string& name) const {
-    return std::ranges::any_of(FunctionFields(), [&](const FunctionField& f) { return f.name == name; }) ||
-           std::ranges::find(kRequired, name) != kRequired.end() ||
-           std::ranges::find(kOtherFields, name) != kOtherFields.end() || conditions_.contains(name);
+    return std::ranges::find(ModelFields(), name, &ModelField::name) != ModelFields().end() ||
+           conditions_.contains(name);
   }
 
   Status CheckFields() const {
     const auto unknown = [&](const char* where, const std::string& name) {
       return InvalidArgument(
-          "{}: {} {}: it decides neither on tensors nor on the function (ckpt/model/model_function.h); name "
+          "{}: {} {}: it decides neither on tensors nor on the function (ckpt/model/model.h); name "
           "its key in harmless",
           file_, where, name);
     };
@@ -323,10 +299,11 @@ class Reader {
       if (!names.insert(field.model).second)
         return InvalidArgument("{}: the field {} occurs twice", file_, field.model);
     }
-    for (const auto& [name, value] : family_.model.items())
+    for (const auto& [name, value] : family_.model.rest.items())
       if (!HasMeaning(name)) return unknown("model:", name);
-    for (const std::string_view name : kRequired)
-      if (!names.contains(std::string(name))) return InvalidArgument("{}: fields have no {}", file_, name);
+    for (const ModelField& field : ModelFields())
+      if (field.required && !names.contains(field.name))
+        return InvalidArgument("{}: fields have no {}", file_, field.name);
     return OkStatus();
   }
 

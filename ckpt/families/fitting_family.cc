@@ -6,18 +6,15 @@
 #include "ckpt/families/expand.h"
 #include "ckpt/families/families.h"
 #include "ckpt/families/hugging_face_config.h"
-#include "ckpt/model/model_function.h"
 
 namespace cairn {
 namespace {
 
-using nlohmann::json;
-
 // A family may derive the width of its MLP from hidden_size (BLOOM); that is not a field of the function.
-bool Computes(const Architecture& family, const json& model) {
-  const Result<json> config = ConfigOfModel(family, model, Dtype::kF32);
+bool Computes(const Architecture& family, const Model& model) {
+  const Result<nlohmann::json> config = ConfigOfModel(family, model, Dtype::kF32);
   if (!config.ok()) return false;
-  const Result<json> back = ModelOfConfig(family, *config);
+  const Result<Model> back = ModelOfConfig(family, *config);
   const Result<ModelShape> shape = ReadShape(model);
   return back.ok() && shape.ok() && ReadShape(*back)->ffn == shape->ffn &&
          SameFunction(model, *back, family.name).ok();
@@ -25,20 +22,20 @@ bool Computes(const Architecture& family, const json& model) {
 
 }  // namespace
 
-std::string FittingFamily(json model, std::span<const DecoderModules> possible) {
+std::string FittingFamily(Model model, std::span<const DecoderModules> possible) {
   std::vector<const Architecture*> families;
   for (const Architecture& family : Architectures()) families.push_back(&family);
-  const json named = model.value("architecture", json());
-  std::ranges::stable_partition(families, [&](const Architecture* family) { return named == family->name; });
+  std::ranges::stable_partition(
+      families, [&](const Architecture* family) { return model.architecture == family->name; });
   std::string nearest;
   for (const Architecture* family : families) {
-    model["architecture"] = family->name;
+    model.architecture = family->name;
     const Result<DecoderModules> modules = ModulesOf(*family, model);
     if (!modules.ok() || std::ranges::find(possible, *modules) == possible.end()) continue;
     if (Computes(*family, model)) return family->name;
     if (nearest.empty()) nearest = family->name;
   }
-  return nearest.empty() ? kNoFamily : nearest;
+  return nearest;
 }
 
 }  // namespace cairn

@@ -70,12 +70,12 @@ Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const Pa
 
 }  // namespace
 
-Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype,
+Result<ForeignModel> HuggingFaceModel(const json& stated, Dtype dtype,
                                       const std::vector<ParameterSpec>& parameters) {
-  const json name = model.value("architecture", json());
-  const Architecture* architecture = FindArchitecture(name.is_string() ? name.get<std::string>() : "");
-  if (!name.is_string() && model.contains("config")) return ModelUnderOwnNames(model, dtype, parameters);
-  if (!name.is_string())
+  const Model model = stated;
+  const Architecture* architecture = FindArchitecture(model.architecture.value_or(""));
+  if (!model.architecture && stated.contains("config")) return ModelUnderOwnNames(stated, dtype, parameters);
+  if (!model.architecture)
     return NotSupported(
         "the source does not say which family of models this is, but a Hugging Face release needs one; name "
         "the config.json of a transformers model by --config FILE, or use the format safetensors, which "
@@ -83,7 +83,7 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype,
   if (architecture == nullptr)
     return NotSupported(
         "architecture {} has no Hugging Face form in Cairn; the format safetensors keeps canonical names",
-        name.dump());
+        TextOfFamily(model.architecture).dump());
   const auto in_manifest = [](const Status& status) { return status.WithContext("the manifest's model"); };
   Result<ExpandedModel> expanded = Expand(*architecture, model);
   if (!expanded.ok()) return in_manifest(expanded.status());
@@ -92,8 +92,8 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype,
   CAIRN_RETURN_IF_ERROR(CheckConfigFunction(*architecture, model, *config));
   ForeignModel release{
       std::move(expanded->tensors),
-      {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(model, *config))}}};
-  AddCopies(CopiesIn(*architecture, model), KeptOfHuggingFace(model, kCopies), release);
+      {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(stated, *config))}}};
+  AddCopies(CopiesIn(*architecture, model), KeptOfHuggingFace(stated, kCopies), release);
   return release;
 }
 
@@ -113,9 +113,9 @@ bool LeaveOutCode(ForeignModel& model) {
   return true;
 }
 
-std::string FamilyWithoutTable(const json& model) {
-  const json config = model.value("config", json());
-  if (model.contains("architecture") || !config.is_object()) return {};
+std::string FamilyWithoutTable(const Model& model) {
+  const json& config = model.Get("config");
+  if (model.architecture || !config.is_object()) return {};
   const json classes = config.value("architectures", json());
   const json name = classes.is_array() && !classes.empty() ? classes[0] : json();
   return fmt::format("model_type {} ({})", config.value("model_type", json()).dump(), name.dump());

@@ -16,8 +16,6 @@
 #include "ckpt/families/config_spellings.h"
 #include "ckpt/families/expand.h"
 #include "ckpt/families/families.h"
-#include "ckpt/families/rope.h"
-#include "ckpt/model/model_function.h"
 
 namespace cairn {
 namespace {
@@ -56,18 +54,18 @@ const json* FindKey(const Field& field, const json& config) {
   return nullptr;
 }
 
+const json& SizesOnly() {
+  static const json kSizesOnly = json::parse(SizesOnlyText());
+  return kSizesOnly;
+}
+
 // The sizes that all families have, by each spelling that one of them uses.
-const Field kSizes[] = {
-    {"num_layers", {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}},
-    {"hidden_size", {"hidden_size", "n_embd", "n_embed", "d_model"}},
-    {"num_attention_heads", {"num_attention_heads", "n_head", "n_heads"}},
-    {"num_key_value_heads", {"num_key_value_heads", "num_kv_heads"}},
-    {"head_dim", {"head_dim"}},
-    {"ffn_hidden_size", {"intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"}},
-    {"vocab_size", {"vocab_size"}},
-    {"max_position_embeddings",
-     {"max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"}},
-};
+Model SizesOf(const json& config) {
+  Model model;
+  for (const auto& [name, keys] : SizesOnly()["sizes"].items())
+    if (const json* value = FindKey({name, keys}, config)) model.Set(name, *value);
+  return model;
+}
 
 // Globs of keys of models whose size ModelShape cannot tell, unless the family's table has the key: mixtures
 // of experts, latent attention, state spaces, two stacks of layers.
@@ -125,16 +123,17 @@ Status CheckCounted(const json& config, const Architecture* table) {
 }
 
 // A family without such a field derives the size from the others; another size is another function.
-bool IsImplied(const std::string& key, const json& value, const json& model) {
-  const json of = FunctionOf(model);
-  return (key == "num_key_value_heads" || key == "head_dim" || key == "hidden_size") &&
-         value == (key == "hidden_size" ? model.value(key, json()) : of.value(key, json()));
+bool IsImplied(const std::string& key, const json& value, const Model& model) {
+  const Model function = FunctionOf(model);
+  for (const auto size : {&Model::num_key_value_heads, &Model::head_dim, &Model::hidden_size})
+    if (key == NameOf(size)) return value == Or(function.*size, model.*size);
+  return false;
 }
 
-void ReadOthers(const Architecture& architecture, const json& config, json& model) {
+void ReadOthers(const Architecture& architecture, const json& config, Model& model) {
   for (const auto& [key, value] : config.items())
     if (!SaysNothing(value) && !IsKnown(architecture, key) && !IsImplied(key, value, model))
-      model["other"][kOther + key] = value;
+      model.other[kOther + key] = value;
 }
 
 Status CheckRefusals(const Architecture& architecture, const json& config) {
@@ -149,23 +148,23 @@ Status CheckRefusals(const Architecture& architecture, const json& config) {
 }
 
 // A flag that decides on tensors must be a boolean.
-Status CheckFlags(const Architecture& architecture, const json& model) {
+Status CheckFlags(const Architecture& architecture, const Model& model) {
   for (const Field& field : architecture.fields)
-    if (field.fallback.is_boolean() && !model.at(field.model).is_boolean())
+    if (const json& value = model.Get(field.model); field.fallback.is_boolean() && !value.is_boolean())
       return InvalidArgument("config.json: {} is {}; it must be true or false", field.config[0],
-                             model.at(field.model).dump());
+                             value.dump());
   return OkStatus();
 }
 
 // The fields of the table that `config` states, or their fallbacks.
-json FieldsOf(const Architecture& architecture, const json& config) {
-  json model = architecture.model;
+Model FieldsOf(const Architecture& architecture, const json& config) {
+  Model model = architecture.model;
   for (const Field& field : architecture.fields) {
     const json* value = FindKey(field, config);
     if (value != nullptr && !value->is_null())
-      model[field.model] = *value;
+      model.Set(field.model, *value);
     else if (value == nullptr && !field.fallback.is_null())
-      model[field.model] = field.fallback;
+      model.Set(field.model, field.fallback);
   }
   return model;
 }
@@ -173,35 +172,31 @@ json FieldsOf(const Architecture& architecture, const json& config) {
 // The sizes, the modules, and `tied` as the family has it by default, without multi-token prediction; `table`
 // is null if it has none. An unknown family is assumed to be like the newer ones.
 Result<ModelShape> ShapeOfFamily(const Architecture* table, const json& config) {
-  json model = json::object();
-  for (const Field& size : kSizes)
-    if (const json* value = FindKey(size, config)) model[size.model] = *value;
+  Model model = SizesOf(config);
   if (table == nullptr) {
     CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
-    static const json kSizesOnly = json::parse(SizesOnlyText());
-    const json known = kSizesOnly.value(ModelTypeOf(config), json::object());
-    DenseModules modules = known.value("gated_mlp", true) ? kLlamaModules : DenseModules();
-    modules.positions = known.value("learned_positions", false);
+    const Model known = SizesOnly()["families"].value(ModelTypeOf(config), json::object());
+    DenseModules modules = known.gated_mlp == false ? DenseModules() : kLlamaModules;
+    modules.positions = known.rest.value("learned_positions", false);
     shape.modules = modules;
-    shape.tied = known.value("tied_embeddings", false);
+    shape.tied = IsOn(known.tied_embeddings);
     return shape;
   }
-  model.update(FieldsOf(*table, config));
-  model.erase("mtp_layers");
+  model.Update(FieldsOf(*table, config));
+  model.mtp_layers = nullptr;
   DeriveSizes(*table, model);
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
-  shape.tied = Holds("tied_embeddings", model);
   CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*table, std::move(model)));
   return shape;
 }
 
 }  // namespace
 
-Result<json> ModelOfConfig(const Architecture& architecture, const json& config) {
+Result<Model> ModelOfConfig(const Architecture& architecture, const json& config) {
   CAIRN_RETURN_IF_ERROR(CheckRefusals(architecture, config));
-  json model = FieldsOf(architecture, config);
-  model["architecture"] = architecture.name;
+  Model model = FieldsOf(architecture, config);
+  model.architecture = architecture.name;
   if (architecture.rope) CAIRN_RETURN_IF_ERROR(ReadRope(config, model));
   DeriveSizes(architecture, model);
   CAIRN_RETURN_IF_ERROR(ReadShape(model).status().WithContext("config.json"));
@@ -209,14 +204,14 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
   CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
   ReadWindow(model);
   ReadOthers(architecture, config, model);
-  model["function"] = kFunctionVersion;
+  model.rest["function"] = kFunctionVersion;
   return model;
 }
 
 Result<ModelShape> ShapeOfConfig(const json& config) {
   const Architecture* table = FindArchitecture(ModelTypeOf(config));
   CAIRN_RETURN_IF_ERROR(CheckCounted(config, table));
-  if (FindKey(kSizes[0], config) == nullptr)
+  if (SizesOf(config).num_layers.is_null())
     for (const char* part : kDecoderParts)
       if (const auto found = config.find(part); found != config.end() && found->is_object()) {
         json decoder = *found;
@@ -237,41 +232,41 @@ json KeptOfHuggingFace(const json& model, const char* key) {
   return kept != model.end() && kept->is_object() ? kept->value(key, json()) : json();
 }
 
-Result<json> ConfigOfModel(const Architecture& architecture, const json& given, Dtype dtype) {
-  const json function = FunctionOf(given), model = WithSpellings(architecture, given, function);
-  const json kept = KeptOfHuggingFace(model, "config");
+Result<json> ConfigOfModel(const Architecture& architecture, const Model& given, Dtype dtype) {
+  const Model function = FunctionOf(given), model = WithSpellings(architecture, given, function);
+  const json kept = KeptOfHuggingFace(model.rest, "config");
   const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
   json config = has_kept ? kept : architecture.config;
-  json was = json::object();
+  Model was;
   if (has_kept) {
     CAIRN_ASSIGN_OR_RETURN(was, ModelOfConfig(architecture, kept));
   } else {
     config["architectures"] = {architecture.class_name};
     config["model_type"] = architecture.name;
-    for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.value(token, json());
+    for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.Get(token);
   }
   for (const Field& field : architecture.fields) {
-    const auto value = model.find(field.model);
-    if (value == model.end()) {
-      const json implied = function.value(field.model, json());
+    const json& value = model.Get(field.model);
+    if (value.is_null()) {
+      const json& implied = function.Get(field.model);
       if (!has_kept && (field.nullable || !field.fallback.is_null()))
         config[field.config[0]] = field.nullable || !implied.is_null() ? implied : field.fallback;
       continue;
     }
-    if (was.value(field.model, json()) == *value) continue;
+    if (was.Get(field.model) == value) continue;
     for (const std::string& key : field.config) config.erase(key);
-    config[field.config[0]] = *value;
+    config[field.config[0]] = value;
   }
   if (architecture.rope) {
-    const auto same = [&](const char* name) { return was.value(name, json()) == model.value(name, json()); };
-    json rotated = model;
-    if (!has_kept && architecture.model.contains("rotary_percent"))
-      rotated["rotary_percent"] = function["rotary_percent"];
-    WriteRope(rotated, architecture.rope_also,
-              has_kept && same("rotary_base") && same("rotary_percent") && same("rope_scaling"), config);
+    Model rotated = model;
+    if (!has_kept && !architecture.model.rotary_percent.is_null())
+      rotated.rotary_percent = function.rotary_percent;
+    const bool same = was.rotary_base == model.rotary_base && was.rotary_percent == model.rotary_percent &&
+                      was.rope_scaling == model.rope_scaling;
+    WriteRope(rotated, architecture.rope_also, has_kept && same, config);
   }
   // transformers computes in the type of the file as long as the weights have their original type.
-  const json stored = KeptOfHuggingFace(model, "stored_dtype");
+  const json stored = KeptOfHuggingFace(model.rest, "stored_dtype");
   json type = TorchName(dtype);
   if (has_kept && stored == type)
     for (const char* key : {"torch_dtype", "dtype"})
@@ -280,26 +275,25 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& given, 
   return config;
 }
 
-json CompleteModel(const json& model) {
-  const json kept = KeptOfHuggingFace(model, "config");
-  if (model.contains("function") || !kept.is_object()) return model;
+Model CompleteModel(const Model& model) {
+  const json kept = KeptOfHuggingFace(model.rest, "config");
+  if (model.rest.contains("function") || !kept.is_object()) return model;
   const Architecture* architecture = FindArchitecture(ModelTypeOf(kept));
-  if (architecture == nullptr || model.value("architecture", json()) != architecture->name) return model;
-  Result<json> complete = ModelOfConfig(*architecture, kept);
+  if (architecture == nullptr || model.architecture != architecture->name) return model;
+  Result<Model> complete = ModelOfConfig(*architecture, kept);
   if (!complete.ok()) return model;
-  complete->update(model);
+  complete->Update(model);
   return *std::move(complete);
 }
 
-Status CheckConfigFunction(const Architecture& architecture, const json& model, const json& config) {
-  CAIRN_ASSIGN_OR_RETURN(json back, ModelOfConfig(architecture, config));
+Status CheckConfigFunction(const Architecture& architecture, const Model& model, const json& config) {
+  CAIRN_ASSIGN_OR_RETURN(Model back, ModelOfConfig(architecture, config));
   // The written file may also have a setting of the model's own file that --allow ignored.
-  const json kept = KeptOfHuggingFace(model, "config"), others = back.value("other", json::object()),
-             of_model = model.value("other", json::object());
+  const json kept = KeptOfHuggingFace(model.rest, "config"), others = back.other;
   for (const auto& [name, value] : others.items())
     if (kept.is_object() && kept.value(name.substr(std::strlen(kOther)), json()) == value &&
-        !of_model.contains(name))
-      back["other"].erase(name);
+        !model.other.contains(name))
+      back.other.erase(name);
   return SameFunction(CompleteModel(model), back, "transformers' " + architecture.class_name);
 }
 

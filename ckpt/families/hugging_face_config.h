@@ -7,14 +7,13 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/status.h"
 #include "ckpt/families/family.h"
-#include "ckpt/model/shape.h"
 
 namespace cairn {
 
 // The fields of the architecture's table that `config` states or implies. All other keys go into `other`
-// (ckpt/model/model_function.h), as config.KEY, except for null, false and keys that are known to be
+// (ckpt/model/model.h), as config.KEY, except for null, false and keys that are known to be
 // harmless. Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming an unknown one.
-Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
+Result<Model> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
 
 // The sizes of a model of any family, with or without a table, for planning; of a model of several parts
 // those of its decoder (text_config). `positions` stays 0 unless they are learned; `seq` is the longest
@@ -24,19 +23,18 @@ Result<ModelShape> ShapeOfConfig(const nlohmann::json& config);
 
 // `dtype` is that of the weights. Errors: those of ModelOfConfig for the kept file; InvalidArgument naming a
 // field that the model lacks.
-Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
-                                     Dtype dtype);
+Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const Model& model, Dtype dtype);
 
-// The value under `key` that the model keeps of the files that it was read from ("config",
-// "generation_config", "stored_dtype"); null if it has none.
+// The value under `key` that a manifest's model, or Model::rest, keeps of the files that it was read from
+// ("config", "generation_config", "stored_dtype"); null if it has none.
 nlohmann::json KeptOfHuggingFace(const nlohmann::json& model, const char* key);
 
 // A model with the fields that an earlier version did not read from its own config.json.
-nlohmann::json CompleteModel(const nlohmann::json& model);
+Model CompleteModel(const Model& model);
 
 // Checks that a `config` of the architecture computes the model's function. Errors: NotSupported naming the
 // difference.
-Status CheckConfigFunction(const Architecture& architecture, const nlohmann::json& model,
+Status CheckConfigFunction(const Architecture& architecture, const Model& model,
                            const nlohmann::json& config);
 
 }  // namespace cairn

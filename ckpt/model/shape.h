@@ -5,9 +5,7 @@
 
 #include <compare>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 
-#include "ckpt/base/status.h"
 #include "ckpt/model/decoder_modules.h"
 
 namespace cairn {
@@ -88,9 +86,5 @@ struct ModelShape {
 inline constexpr int64_t kMaxModelSize = int64_t{1} << 31, kMaxLayers = 1 << 16;
 // In a stored name, this number or a higher one is not that of an expert.
 inline constexpr uint64_t kMaxExperts = 1 << 20;
-
-// The sizes in a manifest's `model`; those that may be left out follow from the others. `positions` stays 0
-// if `model` does not state it. Errors: InvalidArgument naming a missing, ill-typed or absurd field.
-Result<ModelShape> ReadShape(const nlohmann::json& model);
 
 }  // namespace cairn

@@ -13,7 +13,7 @@
 #include "ckpt/base/parse_number.h"
 #include "ckpt/base/short_list.h"
 #include "ckpt/families/hugging_face_config.h"
-#include "ckpt/model/shape.h"
+#include "ckpt/model/model.h"
 
 namespace cairn {
 namespace {
@@ -83,7 +83,8 @@ class Counter {
       if (!IsOpaque(tensors_[i].role)) Add(i);
     FindRouters();
     CheckParts();
-    const double stated = StatedNumber(model_, {"num_experts", "num_local_experts", "n_routed_experts"}, 0);
+    const double stated =
+        StatedNumber(model_, {NameOf(&Model::num_experts), "num_local_experts", "n_routed_experts"}, 0);
     for (uint32_t i = 0; i < census_.mixtures.size(); ++i)
       CheckNumber(i, static_cast<uint64_t>(std::min(1e18, stated)));
     for (const auto& [key, layers] : found_)
@@ -172,7 +173,8 @@ class Counter {
   void CheckNumber(uint32_t number, uint64_t stated) {
     const Mixture& mixture = census_.mixtures[number];
     const uint64_t rows = mixture.router ? tensors_[*mixture.router].spec.shape[0] : 0;
-    const bool of_config = !model_.contains("num_experts");  // a model that was read must have what it says
+    const bool of_config =
+        !model_.contains(NameOf(&Model::num_experts));  // a model that was read must have what it says
     if (of_config && stated > mixture.experts && rows == mixture.experts)
       return Tell(false, number,
                   fmt::format("pruned: files and router have {} of the configuration's {} experts",
@@ -199,7 +201,7 @@ class Counter {
   void NoteMissingPredictions() {
     const double stated =
         StatedNumber(model_, {"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"}, 0);
-    const double layers = StatedNumber(model_, {"num_layers", "num_hidden_layers"}, 0);
+    const double layers = StatedNumber(model_, {NameOf(&Model::num_layers), "num_hidden_layers"}, 0);
     const auto predicts = [&](const TensorEntry& tensor) {
       const std::vector<std::string> modules = Split(tensor.spec.name);
       for (size_t i = 0; i < modules.size(); ++i) {

@@ -19,11 +19,10 @@ namespace {
 
 using nlohmann::json;
 
-Result<ModelShape> ShapeWithModules(const TensorTable& table, const json& model) {
-  if (const Architecture* family = FindArchitecture(TextField(model, "architecture"))) {
+Result<ModelShape> ShapeWithModules(const TensorTable& table, const Model& model) {
+  if (const Architecture* family = FindArchitecture(model.architecture.value_or(""))) {
     CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
     CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*family, model));
-    shape.tied = Holds("tied_embeddings", model);
     return shape;
   }
   TrainingTensors tensors;
@@ -35,9 +34,9 @@ Result<ModelShape> ShapeWithModules(const TensorTable& table, const json& model)
 
 // Megatron's arguments do not say whether the embedding has a norm, nor how many positions a model has that
 // rotates its queries and keys.
-bool MayLack(const std::string& parameter, const json& model) {
+bool MayLack(const std::string& parameter, const Model& model) {
   return parameter.starts_with("embedding.norm.") ||
-         (parameter.starts_with("embedding.position") && IntField(model, "max_position_embeddings") <= 0);
+         (parameter.starts_with("embedding.position") && IntOf(model.max_position_embeddings) <= 0);
 }
 
 bool WasAllowed(const std::string& name, const Manifest& manifest) {
@@ -48,7 +47,7 @@ bool WasAllowed(const std::string& name, const Manifest& manifest) {
 }  // namespace
 
 std::vector<std::string> MissingParameters(const TensorTable& table, const Manifest& manifest) {
-  const json& model = manifest.model;
+  const Model model = manifest.model;
   const Result<ModelShape> shape = ShapeWithModules(table, model);
   if (!shape.ok()) return {};
   std::set<std::string_view> held;

@@ -11,26 +11,26 @@
 #include <unordered_map>
 
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest.h"
+#include "ckpt/model/model.h"
 #include "ckpt/model/path_check.h"
 
 namespace cairn {
 namespace {
 
 // The checks of placement.h, with messages in the words of the model's configuration.
-Status CheckModel(const nlohmann::json& model, const Topology& topology) {
+Status CheckModel(const Model& model, const Topology& topology) {
   for (const auto& [axis, name, field, what] :
-       {std::tuple(Axis::kTp, "TP", "num_attention_heads", "attention heads"),
-        std::tuple(Axis::kTp, "TP", "num_key_value_heads", "key and value heads"),
-        std::tuple(Axis::kTp, "TP", "ffn_hidden_size", "FFN units"),
-        std::tuple(Axis::kEp, "EP", "num_experts", "experts"),
-        std::tuple(Axis::kEtp, "ETP", "moe_ffn_hidden_size", "FFN units of an expert")}) {
-    const int64_t size = IntField(model, field);
+       {std::tuple(Axis::kTp, "TP", &Model::num_attention_heads, "attention heads"),
+        std::tuple(Axis::kTp, "TP", &Model::num_key_value_heads, "key and value heads"),
+        std::tuple(Axis::kTp, "TP", &Model::ffn_hidden_size, "FFN units"),
+        std::tuple(Axis::kEp, "EP", &Model::num_experts, "experts"),
+        std::tuple(Axis::kEtp, "ETP", &Model::moe_ffn_hidden_size, "FFN units of an expert")}) {
+    const int64_t size = IntOf(model.*field);
     if (size > 0 && size % topology.size(axis) != 0)
       return InvalidArgument("{0}={1} does not divide the model's {2} {3}; choose another {0}", name,
                              topology.size(axis), size, what);
   }
-  const int64_t layers = IntField(model, "num_layers");
+  const int64_t layers = IntOf(model.num_layers);
   if (layers > 0 && layers < INT32_MAX) return LayersPerChunk(static_cast<int>(layers), topology).status();
   return OkStatus();
 }

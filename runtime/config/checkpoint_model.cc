@@ -1,4 +1,4 @@
-// Reading: the manifest's facts about the function (ckpt/model/model_function.h) become choices of a
+// Reading: the manifest's facts about the function (ckpt/model/model.h) become choices of a
 // ModelSpec; the step's own tensors show which parameters and biases it has. At the end the spec must state
 // the same function again: a fact that was not understood is refused by its name.
 //
@@ -16,18 +16,17 @@
 
 #include "ckpt/base/json_facts.h"
 #include "ckpt/model/canonical_modules.h"
-#include "ckpt/model/model_function.h"
 
 namespace cairn {
 namespace {
 
 using nlohmann::json;
 
-Status ReadRotary(const json& function, JsonFacts& of, ModelSpec& spec) {
-  spec.rotary = {.base = of.Number("rotary_base", 10000),
-                 .percent = of.Number("rotary_percent", 1),
-                 .interleaved = of.Switch("rotary_interleaved")};
-  const json scaling = function.value("rope_scaling", json());
+Status ReadRotary(const Model& function, JsonFacts& of, ModelSpec& spec) {
+  spec.rotary = {.base = of.Number(NameOf(&Model::rotary_base), 10000),
+                 .percent = of.Number(NameOf(&Model::rotary_percent), 1),
+                 .interleaved = of.Switch(NameOf(&Model::rotary_interleaved))};
+  const json& scaling = function.rope_scaling;
   if (!scaling.is_null()) spec.rotary.scaling_json = scaling.dump();
   CAIRN_ASSIGN_OR_RETURN(
       spec.rotary.scaling,
@@ -35,11 +34,10 @@ Status ReadRotary(const json& function, JsonFacts& of, ModelSpec& spec) {
   return OkStatus();
 }
 
-void ReadWindow(const json& function, JsonFacts& of, ModelSpec& spec) {
-  if (function.value("sliding_window", json()).is_null()) return;
-  spec.window = of.Size("sliding_window", kMaxModelSize);
-  for (const json& type : function.value("layer_types", json()))
-    spec.windowed.push_back(type == "sliding_attention");
+void ReadWindow(const Model& function, JsonFacts& of, ModelSpec& spec) {
+  if (function.sliding_window.is_null()) return;
+  spec.window = of.Size(NameOf(&Model::sliding_window), kMaxModelSize);
+  for (const json& type : function.layer_types) spec.windowed.push_back(type == "sliding_attention");
   spec.windowed.resize(spec.windowed.empty() ? 0 : spec.shape.layers);
 }
 
@@ -113,9 +111,12 @@ void SetFlags(const ModelSpec& spec, TrainConfig& c) {
 
 // For messages: the facts, and which parameters the model has.
 json Describe(const ModelSpec& spec) {
-  json facts = FunctionOf(FactsOf(spec));
-  facts.update(FactsOf(spec));
-  facts.erase("architecture");
+  Model model = FactsOf(spec);
+  model.architecture.reset();
+  const Model function = FunctionOf(model);
+  json facts = model;
+  for (const ModelField& field : ModelFields())
+    if (field.fallback) facts.emplace(field.name, function.*field.value);
   const DecoderModules& modules = spec.shape.modules;
   facts["embedding_norm"] = modules.Has("embedding.norm");
   facts["query_key_norm"] = modules.Has("attention.query_norm");
@@ -155,45 +156,38 @@ Status CheckGroup(const std::vector<std::string_view>& group, std::span<const st
 
 }  // namespace
 
-bool DescribesModel(const json& model) {
-  if (!model.is_object()) return false;
-  for (const char* name : {"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})
-    if (!model.contains(name)) return false;
-  return true;
-}
-
 Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::vector<std::string> of_layer) {
-  if (facts.contains("hugging_face") && !facts.contains("function"))
-    return NotSupported(
-        "{}: it was imported by an earlier version of Cairn, which did not record everything that determines "
-        "what a model computes; import it again with cairn convert --to native",
-        step);
+  const Model model = facts;
+  CAIRN_RETURN_IF_ERROR(FunctionIsStated(model).WithContext(step));
   CheckpointModel read{std::move(step), std::move(facts), std::move(of_layer), {}};
   ModelSpec& spec = read.spec;
-  json function = FunctionOf(read.facts);
-  for (const char* size : {"num_layers", "hidden_size", "ffn_hidden_size", "vocab_size",
-                           "max_position_embeddings", "num_key_value_heads", "head_dim"})
-    function[size] = read.facts.value(size, json());  // as stated: FunctionOf fills in what follows
-  JsonFacts of("the model's ", function);
+  Model function = FunctionOf(model);
+  for (const auto size :
+       {&Model::num_layers, &Model::hidden_size, &Model::ffn_hidden_size, &Model::vocab_size,
+        &Model::max_position_embeddings, &Model::num_key_value_heads, &Model::head_dim})
+    function.*size = model.*size;  // as stated: FunctionOf fills in what follows
+  const json values = function;
+  JsonFacts of("the model's ", values);
   const auto fill = [&]() -> Status {
     CAIRN_ASSIGN_OR_RETURN(spec.shape, ReadShape(function));
     if (spec.shape.positions == 0) spec.shape.positions = kMaxModelSize;
     spec.shape.modules = DecoderModules::Among({read.of_layer.begin(), read.of_layer.end()});
-    spec.shape.tied = of.Switch("tied_embeddings");
-    CAIRN_ASSIGN_OR_RETURN(spec.normalization,
-                           NormalizationNamed(of.Text("normalization"), "the model's normalization"));
-    spec.norm_epsilon = of.Number("layernorm_epsilon", 1e-5);
-    CAIRN_ASSIGN_OR_RETURN(spec.position,
-                           PositionNamed(of.Text("position_embedding"), "the model's position_embedding"));
-    CAIRN_ASSIGN_OR_RETURN(spec.activation, ActivationNamed(of.Text("activation"), "the model's activation"));
+    spec.shape.tied = of.Switch(NameOf(&Model::tied_embeddings));
+    CAIRN_ASSIGN_OR_RETURN(spec.normalization, NormalizationNamed(of.Text(NameOf(&Model::normalization)),
+                                                                  "the model's normalization"));
+    spec.norm_epsilon = of.Number(NameOf(&Model::layernorm_epsilon), 1e-5);
+    CAIRN_ASSIGN_OR_RETURN(spec.position, PositionNamed(of.Text(NameOf(&Model::position_embedding)),
+                                                        "the model's position_embedding"));
+    CAIRN_ASSIGN_OR_RETURN(spec.activation,
+                           ActivationNamed(of.Text(NameOf(&Model::activation)), "the model's activation"));
     if (spec.position == Position::kRotary) CAIRN_RETURN_IF_ERROR(ReadRotary(function, of, spec));
-    spec.parallel_residual = of.Switch("parallel_residual");
-    spec.residual_behind_norm = of.Switch("residual_post_layernorm");
-    spec.attention_scale = of.Number("attention_scale", 0);
-    spec.attention_scale_by_layer = of.Switch("attention_scale_by_layer");
+    spec.parallel_residual = of.Switch(NameOf(&Model::parallel_residual));
+    spec.residual_behind_norm = of.Switch(NameOf(&Model::residual_post_layernorm));
+    spec.attention_scale = of.Number(NameOf(&Model::attention_scale), 0);
+    spec.attention_scale_by_layer = of.Switch(NameOf(&Model::attention_scale_by_layer));
     ReadWindow(function, of, spec);
     CAIRN_RETURN_IF_ERROR(of.status());
-    return SameFunction(read.facts, FactsOf(spec), "cairn train");
+    return SameFunction(model, FactsOf(spec), "cairn train");
   };
   CAIRN_RETURN_IF_ERROR(fill().WithContext(read.step));
   return read;

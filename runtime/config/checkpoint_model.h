@@ -19,9 +19,6 @@ struct CheckpointModel {
   ModelSpec spec;
 };
 
-// True if a manifest's `model` has the sizes that are needed to build one. If not, flags must give them.
-bool DescribesModel(const nlohmann::json& model);
-
 // Errors: NotSupported naming a setting that the trainer does not support; InvalidArgument naming a fact that
 // is missing or absurd.
 Result<CheckpointModel> ReadCheckpointModel(std::string step, nlohmann::json facts,

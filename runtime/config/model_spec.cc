@@ -14,7 +14,6 @@
 
 #include "ckpt/families/fitting_family.h"
 #include "ckpt/model/canonical_modules.h"
-#include "ckpt/model/model_function.h"
 #include "runtime/config/checkpoint_model.h"
 
 namespace cairn {
@@ -48,15 +47,6 @@ ModelShape SizesOf(const TrainConfig& c) {
           .tied = !c.untie_embeddings_and_output_weights};
 }
 
-struct GatedActivation {
-  std::string_view glu;  // --glu-activation
-  Activation activation;
-};
-constexpr GatedActivation kGated[] = {{"swiglu", Activation::kSilu},
-                                      {"geglu", Activation::kGelu},
-                                      {"reglu", Activation::kRelu},
-                                      {"liglu", Activation::kLinear}};
-
 Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
   const int ways = c.swiglu + !c.glu_activation.empty() + c.squared_relu;
   if (ways > 1) return InvalidArgument("--swiglu, --glu-activation and --squared-relu exclude each other");
@@ -65,11 +55,12 @@ Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
   } else if (c.swiglu) {
     spec.activation = Activation::kSilu;
   } else if (!c.glu_activation.empty()) {
-    const auto gated = std::ranges::find(kGated, c.glu_activation, &GatedActivation::glu);
-    if (gated == std::end(kGated))
+    const auto gated =
+        std::ranges::find(kGatedActivations, c.glu_activation, [](const auto& glu) { return glu.first; });
+    if (gated == std::end(kGatedActivations))
       return InvalidArgument("--glu-activation is '{}'; it must be swiglu, geglu, reglu or liglu",
                              c.glu_activation);
-    spec.activation = gated->activation;
+    CAIRN_ASSIGN_OR_RETURN(spec.activation, ActivationNamed(gated->second, "--glu-activation"));
   } else if (c.squared_relu) {
     spec.activation = Activation::kSquaredRelu;
   } else {
@@ -86,12 +77,7 @@ Result<json> ScalingOfFlags(const TrainConfig& c) {
     return InvalidArgument(
         "--rope-scaling, --use-rope-scaling and --rotary-seq-len-interpolation-factor exclude each other");
   if (interpolates) return json{{"rope_type", "linear"}, {"factor", c.rotary_seq_len_interpolation_factor}};
-  if (c.use_rope_scaling)  // megatron-core's constants, rotary_pos_embedding.py
-    return json{{"rope_type", "llama3"},
-                {"factor", c.rope_scaling_factor},
-                {"low_freq_factor", 1.0},
-                {"high_freq_factor", 4.0},
-                {"original_max_position_embeddings", 8192}};
+  if (c.use_rope_scaling) return Llama3Scaling(c.rope_scaling_factor);
   if (c.rope_scaling.empty()) return json();
   json scaling = json::parse(c.rope_scaling, nullptr, /*allow_exceptions=*/false);
   if (!scaling.is_object())
@@ -113,22 +99,22 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
   return OkStatus();
 }
 
-void AddRotary(const RotarySpec& rotary, json& facts) {
-  facts["rotary_base"] = rotary.base;
-  if (rotary.percent != 1) facts["rotary_percent"] = rotary.percent;
-  if (rotary.interleaved) facts["rotary_interleaved"] = true;
-  if (!rotary.scaling_json.empty()) facts["rope_scaling"] = json::parse(rotary.scaling_json);
+void AddRotary(const RotarySpec& rotary, Model& model) {
+  model.rotary_base = rotary.base;
+  if (rotary.percent != 1) model.rotary_percent = rotary.percent;
+  if (rotary.interleaved) model.rotary_interleaved = true;
+  if (!rotary.scaling_json.empty()) model.rope_scaling = json::parse(rotary.scaling_json);
 }
 
-void AddAttention(const ModelSpec& spec, json& facts) {
+void AddAttention(const ModelSpec& spec, Model& model) {
   const ModelShape& shape = spec.shape;
-  if (shape.kv_heads != shape.heads) facts["num_key_value_heads"] = shape.kv_heads;
-  if (shape.QueryWidth() != shape.hidden) facts["head_dim"] = shape.head_dim;
-  if (spec.attention_scale > 0) facts["attention_scale"] = spec.attention_scale;
-  if (spec.attention_scale_by_layer) facts["attention_scale_by_layer"] = true;
-  if (spec.window > 0) facts["sliding_window"] = spec.window;
+  if (shape.kv_heads != shape.heads) model.num_key_value_heads = shape.kv_heads;
+  if (shape.QueryWidth() != shape.hidden) model.head_dim = shape.head_dim;
+  if (spec.attention_scale > 0) model.attention_scale = spec.attention_scale;
+  if (spec.attention_scale_by_layer) model.attention_scale_by_layer = true;
+  if (spec.window > 0) model.sliding_window = spec.window;
   for (const bool windowed : spec.windowed)
-    facts["layer_types"].push_back(windowed ? "sliding_attention" : "full_attention");
+    model.layer_types.push_back(windowed ? "sliding_attention" : "full_attention");
 }
 
 }  // namespace
@@ -172,28 +158,30 @@ ModelSpec SpecOf(const TrainConfig& config) {
   return config.of_checkpoint ? config.of_checkpoint->spec : SpecOfFlags(config).value();
 }
 
-json FactsOf(const ModelSpec& spec) {
+Model FactsOf(const ModelSpec& spec) {
   const ModelShape& shape = spec.shape;
-  json facts = {{"num_layers", shape.layers},         {"hidden_size", shape.hidden},
-                {"num_attention_heads", shape.heads}, {"ffn_hidden_size", shape.ffn},
-                {"vocab_size", shape.vocab},          {"max_position_embeddings", shape.positions},
-                {"tied_embeddings", spec.shape.tied}, {"layernorm_epsilon", spec.norm_epsilon}};
-  if (spec.normalization != Normalization::kLayerNorm) facts["normalization"] = NameOf(spec.normalization);
-  if (spec.position != Position::kLearned) facts["position_embedding"] = NameOf(spec.position);
-  if (spec.position == Position::kRotary) AddRotary(spec.rotary, facts);
-  if (spec.activation != Activation::kGeluTanh) facts["activation"] = NameOf(spec.activation);
-  if (shape.IsGated()) facts["gated_mlp"] = true;
-  if (spec.parallel_residual) facts["parallel_residual"] = true;
-  if (spec.residual_behind_norm) facts["residual_post_layernorm"] = true;
-  AddAttention(spec, facts);
+  Model model;
+  for (const auto size : {&Model::num_layers, &Model::hidden_size, &Model::num_attention_heads,
+                          &Model::ffn_hidden_size, &Model::vocab_size, &Model::max_position_embeddings})
+    model.*size = shape.*FieldOf(size).size;
+  model.tied_embeddings = shape.tied;
+  model.layernorm_epsilon = spec.norm_epsilon;
+  if (spec.normalization != Normalization::kLayerNorm) model.normalization = NameOf(spec.normalization);
+  if (spec.position != Position::kLearned) model.position_embedding = NameOf(spec.position);
+  if (spec.position == Position::kRotary) AddRotary(spec.rotary, model);
+  if (spec.activation != Activation::kGeluTanh) model.activation = NameOf(spec.activation);
+  if (shape.IsGated()) model.gated_mlp = true;
+  if (spec.parallel_residual) model.parallel_residual = true;
+  if (spec.residual_behind_norm) model.residual_post_layernorm = true;
+  AddAttention(spec, model);
   // The families' tables need these fields.
   if (spec.position == Position::kRotary) {
-    facts["attention_bias"] = shape.modules.HasBias("attention.output");
-    facts["mlp_bias"] = shape.modules.HasBias("mlp.down");
-    facts["parallel_residual"] = spec.parallel_residual;
+    model.rest["attention_bias"] = shape.modules.HasBias("attention.output");
+    model.rest["mlp_bias"] = shape.modules.HasBias("mlp.down");
+    model.parallel_residual = spec.parallel_residual;
   }
-  facts["architecture"] = FittingFamily(facts, std::span(&shape.modules, 1));
-  return facts;
+  model.architecture = FittingFamily(model, std::span(&shape.modules, 1));
+  return model;
 }
 
 ModelShape ShapeOf(const TrainConfig& c) {
@@ -208,7 +196,7 @@ ModelShape ShapeOf(const TrainConfig& c) {
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) { return GptSpecs(ShapeOf(config)); }
 
 json ModelFacts(const TrainConfig& config) {
-  return config.of_checkpoint ? config.of_checkpoint->facts : FactsOf(SpecOf(config));
+  return config.of_checkpoint ? config.of_checkpoint->facts : json(FactsOf(SpecOf(config)));
 }
 
 uint64_t CountParameters(const std::vector<ParameterSpec>& specs) {

@@ -5,12 +5,11 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "ckpt/model/shape.h"
+#include "ckpt/model/model.h"
 #include "runtime/config/rope_scaling.h"
 #include "runtime/config/train_config.h"
 
@@ -69,8 +68,8 @@ Result<ModelSpec> SpecOfFlags(const TrainConfig& config);
 // Requires a validated config.
 ModelSpec SpecOf(const TrainConfig& config);
 
-// A manifest's `model` for `spec`, in the words of ckpt/model/model_function.h.
-nlohmann::json FactsOf(const ModelSpec& spec);
+// What a manifest says of `spec`.
+Model FactsOf(const ModelSpec& spec);
 
 // The shape of the trained model, with the sequence length and the padding of the vocabulary that the flags
 // set. Requires a validated config.

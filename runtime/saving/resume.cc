@@ -14,7 +14,7 @@
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/model_function.h"
+#include "ckpt/model/model.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
@@ -38,10 +38,7 @@ TrainState WithoutOptimizer(TrainState state) {
 // Checks that its model computes the function that is trained: names and shapes do not show that.
 Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained) {
   if (trained.empty() || model.empty()) return OkStatus();
-  if (model.contains("hugging_face") && !model.contains("function"))
-    return NotSupported(
-        "it was imported by an earlier version of Cairn, which did not record everything that determines "
-        "what a model computes; import it again with cairn convert --to native");
+  CAIRN_RETURN_IF_ERROR(FunctionIsStated(model));
   const std::string family = model.value("architecture", ""), own = trained.value("architecture", "");
   if (family != own && !family.empty())
     return NotSupported("it is a model of the family {}, but this training computes {}", family, own);

@@ -33,7 +33,7 @@ std::unique_ptr<StepReader> OpenStart(const std::string& save_dir, const std::st
 // On rank 0: the model's description for the other ranks; empty if the flags must describe it.
 Result<std::string> DescribeStart(const TrainConfig& config) {
   const auto step = OpenStart(config.skip_train ? "" : config.save, config.load);
-  if (!step || !DescribesModel(step->manifest().model)) return std::string();
+  if (!step || !Model(step->manifest().model).HasSizes()) return std::string();
   const std::vector<ParameterSpec> parameters = step->catalog().Parameters();
   const std::vector<std::string> names = NamesOfOneLayer(parameters);
   const json& facts = step->manifest().model;

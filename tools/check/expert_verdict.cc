@@ -82,8 +82,8 @@ class Judge {
         census_(census),
         values_(values),
         range_(StatedNumber(manifest.model, {"initializer_range"}, kUsualRange)),
-        scaled_(range_ /
-                std::sqrt(2 * StatedNumber(manifest.model, {"num_layers", "num_hidden_layers"}, 1))) {}
+        scaled_(range_ / std::sqrt(2 * StatedNumber(manifest.model,
+                                                    {NameOf(&Model::num_layers), "num_hidden_layers"}, 1))) {}
 
   ExpertVerdict Run() {
     for (uint32_t i = 0; i < census_.mixtures.size(); ++i) layers_.push_back(Look(i));

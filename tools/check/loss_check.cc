@@ -185,11 +185,11 @@ Result<LossBatches> ParseLossBatches(const std::string& text) {
   return batches;
 }
 
-Status FitToModels(const nlohmann::json& a, const nlohmann::json& b, int64_t asked, LossBatches& batches) {
+Status FitToModels(const Model& a, const Model& b, int64_t asked, LossBatches& batches) {
   batches.seq_length = asked > 0 ? asked : kDefaultSeqLength;
-  batches.vocabulary = std::min(IntField(a, "vocab_size"), IntField(b, "vocab_size"));
-  for (const nlohmann::json* model : {&a, &b}) {
-    const int64_t positions = IntField(*model, "max_position_embeddings");
+  batches.vocabulary = std::min(IntOf(a.vocab_size), IntOf(b.vocab_size));
+  for (const Model* model : {&a, &b}) {
+    const int64_t positions = IntOf(model->max_position_embeddings);
     if (asked > 0 && positions > 0 && asked > positions)
       return InvalidArgument("--seq-length {} is more than the {} positions of a model", asked, positions);
     if (positions > 0) batches.seq_length = std::min(batches.seq_length, positions);
@@ -236,7 +236,7 @@ Result<LossComparison> CompareLosses(const LossOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenWeights(options.a, options.open));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenWeights(options.b, options.open));
   for (const OpenedSource* opened : {&a, &b})
-    if (IntField(opened->source().manifest().model, "vocab_size") < 1)
+    if (IntOf(Model(opened->source().manifest().model).vocab_size) < 1)
       return NotSupported("{}: it does not say of which model its weights are", opened->source().name());
   CAIRN_RETURN_IF_ERROR(
       FitToModels(a.source().manifest().model, b.source().manifest().model, options.seq_length, batches));

@@ -4,10 +4,10 @@
 // losses bit for bit, whatever topology or format they come from.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "ckpt/model/model.h"
 #include "convert/formats/systems.h"
 
 namespace cairn {
@@ -33,7 +33,7 @@ Result<LossBatches> ParseLossBatches(const std::string& text);
 
 // Sets the length and the vocabulary that both models have. `asked`: the length; 0: the positions of the
 // models, at most kDefaultSeqLength. Errors: InvalidArgument if a model has fewer positions.
-Status FitToModels(const nlohmann::json& a, const nlohmann::json& b, int64_t asked, LossBatches& batches);
+Status FitToModels(const Model& a, const Model& b, int64_t asked, LossBatches& batches);
 
 // The prefix of an indexed dataset with the tokens: the one that was given, or one that is made in `scratch`,
 // of made-up tokens (the same each time) or of a file with a document a line. Errors: NotFound;

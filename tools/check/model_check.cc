@@ -13,6 +13,7 @@
 #include "ckpt/families/expand.h"
 #include "ckpt/families/families.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/model.h"
 #include "ckpt/model/placement.h"
 #include "convert/foreign/expert_census.h"
 #include "convert/formats/training/part_of_state.h"
@@ -20,8 +21,6 @@
 
 namespace cairn {
 namespace {
-
-using nlohmann::json;
 
 class ModelChecker {
  public:
@@ -65,9 +64,9 @@ class ModelChecker {
 
   void CheckLayers() {
     const int counted = CountedLayers();
-    const auto told = model_.find("num_layers");
-    if (counted > 0 && told != model_.end() && *told != counted)
-      return Add(fmt::format("its model has {} layers, but its tensors belong to {}", told->dump(), counted));
+    if (const auto& stated = model_.num_layers; counted > 0 && !stated.is_null() && stated != counted)
+      return Add(
+          fmt::format("its model has {} layers, but its tensors belong to {}", stated.dump(), counted));
     const std::vector<int>& stages = manifest_.topology.layers_per_stage;
     if (counted == 0 || stages.empty()) return;
     if (const auto chunks = LayersPerChunk(counted, manifest_.topology); !chunks.ok())
@@ -75,16 +74,16 @@ class ModelChecker {
   }
 
   void CheckExperts() {
-    for (std::string& lost : CountExperts(tensors_, model_).lost) Add(std::move(lost));
+    for (std::string& lost : CountExperts(tensors_, manifest_.model).lost) Add(std::move(lost));
   }
 
   // The parameters that the model must have, compared with the existing ones.
   void CheckSizes() {
-    const Architecture* architecture = FindArchitecture(TextField(model_, "architecture"));
+    const Architecture* architecture = FindArchitecture(model_.architecture.value_or(""));
     if (architecture == nullptr || !problems_.empty()) return;
-    json model = model_;
-    const bool positions = IntField(model, "max_position_embeddings") > 0;
-    if (!positions) model.erase("max_position_embeddings");  // not stated: Megatron's rotary models have 0
+    Model model = model_;
+    const bool positions = IntOf(model.max_position_embeddings) > 0;
+    if (!positions) model.max_position_embeddings = nullptr;  // Megatron's rotary models have 0
     const Result<ExpandedModel> expanded = Expand(*architecture, model);
     if (!expanded.ok()) return Add(std::string(expanded.status().message()));
     std::unordered_map<std::string, const ParameterSpec*> wanted;
@@ -130,7 +129,7 @@ class ModelChecker {
 
   const std::string& directory_;
   const Manifest& manifest_;
-  const json& model_;
+  const Model model_;
   const std::vector<TensorEntry>& tensors_;
   std::vector<Problem> problems_;
 };

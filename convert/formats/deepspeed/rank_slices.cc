@@ -35,7 +35,6 @@ void TrimVocabulary(RankSlices& ranks, MegatronShape& shape) {
   else if (std::cmp_equal(shape.vocab, padded))
     ranks.manifest.history.push_back(
         fmt::format("the vocabulary of {} rows may have padding; no file has its true size", padded));
-  ranks.manifest.model["vocab_size"] = shape.vocab;
 }
 
 Status JoinMegatron(RankSlices& ranks) {
@@ -48,10 +47,13 @@ Status JoinMegatron(RankSlices& ranks) {
   if (!shown.ok()) return ranks.Fail(ranks.models[0].name(), shown.status());
   const bool tied =
       std::ranges::none_of(ranks.slices, [](const RankSlice& slice) { return IsHead(slice.place.name); });
-  auto read = ReadMegatronArgs(*args, version, tied, ranks.options, ranks.manifest.model, *shown);
+  Model model;
+  auto read = ReadMegatronArgs(*args, version, tied, ranks.options, model, *shown);
   if (!read.ok()) return ranks.Fail(ranks.models[0].name(), read.status());
   MegatronShape shape = *std::move(read);
   TrimVocabulary(ranks, shape);
+  model.vocab_size = shape.vocab;
+  ranks.manifest.model = model;
   ranks.manifest.topology.tp = ranks.layers.tp;
   ranks.manifest.topology.pp = static_cast<int>(ranks.models.size()) / ranks.layers.tp;
   MegatronAssembler assembler(shape, ranks.layers.tp, ranks.builder);

@@ -234,7 +234,7 @@ class Mapper {
       if (of_one) experts.insert(tensor.parts[0].box.offset[0]);
     }
     if (missing.empty()) return OkStatus();
-    const uint64_t all = experts.empty() ? 0 : config_.model.value("num_experts", uint64_t{0});
+    const uint64_t all = experts.empty() ? 0 : static_cast<uint64_t>(IntOf(Model(config_.model).num_experts));
     return NotFound("{}{} tensors that {} asks for are missing: {}", HoldsExperts(all - experts.size(), all),
                     missing.size(), config_.path, ShortList(missing));
   }

@@ -7,15 +7,11 @@
 #include "ckpt/families/families.h"
 #include "ckpt/families/hugging_face_config.h"
 #include "ckpt/io/strict_json.h"
-#include "ckpt/model/manifest.h"
 #include "ckpt/step/partial_dir.h"
 
 namespace cairn {
-namespace {
 
 using nlohmann::json;
-
-}  // namespace
 
 Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(json config, ReadJsonObject(fs, path, kMaxConfigBytes));
@@ -33,10 +29,10 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
     if (!kept.empty()) model["hugging_face"] = std::move(kept);
     return ConfigModel{path, nullptr, std::move(model), std::move(quantization)};
   }
-  Result<json> model = ModelOfConfig(*architecture, config);
+  Result<Model> model = ModelOfConfig(*architecture, config);
   if (!model.ok()) return model.status().WithContext(directory);
   kept["config"] = config;
-  (*model)["hugging_face"] = std::move(kept);
+  model->rest["hugging_face"] = std::move(kept);
   return ConfigModel{path, architecture, *std::move(model), std::move(quantization)};
 }
 
@@ -68,7 +64,8 @@ std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, j
 
 std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::vector<std::string>& allow,
                                          ConfigModel& config) {
-  const int64_t stated = IntField(config.model, "mtp_layers"), layers = IntField(config.model, "num_layers");
+  const Model model = config.model;
+  const int64_t stated = IntOf(model.mtp_layers), layers = IntOf(model.num_layers);
   constexpr std::string_view kLayers = "layers.";
   const auto is_held = [&](const TensorEntry& tensor) {
     const std::string_view name = tensor.spec.name;
@@ -79,7 +76,7 @@ std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::v
     return layer && *layer >= layers && *layer - layers < stated;
   };
   if (stated == 0 || std::ranges::any_of(stored.tensors, is_held)) return {};
-  config.model.erase("mtp_layers");
+  config.model.erase(NameOf(&Model::mtp_layers));
   return {fmt::format("import: the {} layers of multi-token prediction that {} states are missing", stated,
                       config.path)};
 }

@@ -89,19 +89,19 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   if (topology.virtual_stages != 1)
     return NotSupported("DeepSpeed's pipeline has no virtual stages; leave --virtual-stages out");
-  const nlohmann::json& facts = source.manifest().model;
-  if (facts.empty()) {
+  if (source.manifest().model.empty()) {
     if (topology.tp != 1 || topology.pp != 1)
       return InvalidArgument("it does not record how the model is cut; choose --tp 1 --pp 1");
     return PlainModel(tensors);
   }
+  const Model described = source.manifest().model;
   LocalModel model;
-  CAIRN_ASSIGN_OR_RETURN(model.shape, MegatronShapeOf(facts, tensors));
+  CAIRN_ASSIGN_OR_RETURN(model.shape, MegatronShapeOf(described, tensors));
   MegatronDialect& dialect = model.shape.dialect;
   dialect.program = MegatronProgram::kDeepSpeed;
-  dialect.bigscience = facts.value("position_embedding", nlohmann::json()) == "alibi";
+  dialect.bigscience = described.position_embedding == "alibi";
   dialect.gate_last = dialect.bigscience && model.shape.IsGated();
-  CAIRN_RETURN_IF_ERROR(CheckMegatronModel(facts, tensors, model.shape));
+  CAIRN_RETURN_IF_ERROR(CheckMegatronModel(described, tensors, model.shape));
   model.names = topology.zero >= 2 ? LocalNames::kLanguage : LocalNames::kPipeline;
   if (topology.zero >= 2 && topology.pp > 1)
     return InvalidArgument("DeepSpeed has no pipeline with ZeRO {}; choose --zero 1 or --pp 1",

@@ -1,4 +1,4 @@
-// The function of a model (ckpt/model/model_function.h) in the arguments of Megatron's programs, in both
+// The function of a model (ckpt/model/model.h) in the arguments of Megatron's programs, in both
 // directions.
 //
 // The list is closed: an argument is mapped to a field here or is harmless (megatron_arguments.cc). Any
@@ -9,13 +9,13 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "ckpt/base/status.h"
 #include "ckpt/model/canonical_modules.h"
+#include "ckpt/model/model.h"
 #include "convert/torch/pickle_value.h"
 
 namespace cairn {
@@ -28,22 +28,35 @@ std::string_view NameOf(MegatronProgram program);
 // An argparse.Namespace (or dict) as JSON; an enum is its value, of other objects the class.
 nlohmann::json MegatronArgumentsOf(const PyValue& args);
 
+// The value of an argument; null if it has none.
+inline nlohmann::json Argument(const nlohmann::json& args, const char* name) {
+  return args.value(name, nlohmann::json());
+}
 // True for None, False, 0 and empty values: no value is given.
 bool IsUnset(const nlohmann::json& value);
 
 // The fields of the function that `args` states; `architecture` is the family that computes it and has these
-// biases and norms, the written family's name first, and "megatron" if none of Hugging Face's does.
-// `facts` has the model's sizes and what its tensors are; it is extended. Arguments that are not understood
-// are in its "other", unless `allowed` accepts args.NAME as harmless.
+// biases and norms, the written family's name first, and empty if none of Hugging Face's does. `model` has
+// the sizes and what its tensors are; it is extended. Arguments that are not understood are in its `other`,
+// unless `allowed` accepts args.NAME as harmless.
 void ReadMegatronFunction(const nlohmann::json& args, const std::function<bool(const std::string&)>& allowed,
-                          nlohmann::json& facts);
+                          Model& model);
+
+struct SizeArgument {
+  const char* name;
+  nlohmann::json ModelValues::*field;
+  bool of_experts = false;
+};
+// All that state one size each in both directions.
+std::span<const SizeArgument> SizeArguments();
+inline constexpr const char* kSharedExpertSize = "moe_shared_expert_intermediate_size";
 
 // Adds to `args`, which has the sizes, the arguments of `program` for the model's function.
-void AddFunctionArguments(const nlohmann::json& model, MegatronProgram program, nlohmann::json& args);
+void AddFunctionArguments(const Model& model, MegatronProgram program, nlohmann::json& args);
 
 // Checks that what AddFunctionArguments wrote is the model's function. Returns the modules that `program`
 // then makes. Errors: NotSupported naming the fields.
-Result<DecoderModules> CheckFunctionArguments(const nlohmann::json& model, MegatronProgram program,
+Result<DecoderModules> CheckFunctionArguments(const Model& model, MegatronProgram program,
                                               const nlohmann::json& args);
 
 }  // namespace cairn

@@ -5,9 +5,7 @@
 // Source: megatron-core 0.16.1, transformer/multi_latent_attention.py, MLATransformerConfig.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
-#include "ckpt/model/shape.h"
+#include "ckpt/model/model.h"
 
 namespace cairn {
 
@@ -16,10 +14,10 @@ bool IsLatent(const nlohmann::json& args);
 
 // Sets its sizes and the fields of its function, which replace those of other attention. Settings that no
 // field expresses go into "other".
-void ReadLatentAttention(const nlohmann::json& args, nlohmann::json& facts);
+void ReadLatentAttention(const nlohmann::json& args, Model& model);
 
 // The inverse: adds nothing if `shape` has none. `function` is of FunctionOf().
 void AddLatentSizes(const ModelShape& shape, nlohmann::json& args);
-void AddLatentArguments(const nlohmann::json& function, nlohmann::json& args);
+void AddLatentArguments(const Model& function, nlohmann::json& args);
 
 }  // namespace cairn

@@ -128,17 +128,16 @@ class Builder {
 
 }  // namespace
 
-Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors) {
+Result<MegatronShape> MegatronShapeOf(const Model& model, const TrainingTensors& tensors) {
   if (const std::string family = FamilyWithoutTable(model); !family.empty())
     return NotSupported(
         "the family {} is unknown, and so are Megatron's names for its tensors; the formats hf, safetensors, "
         "dcp and native keep its own names",
         family);
-  for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})
-    if (IntField(model, size) <= 0)
-      return NotSupported(
-          "it does not say which model it is, but Megatron's formats need to know; name the config.json of a "
-          "transformers model by --config FILE");
+  if (!model.HasSizes())
+    return NotSupported(
+        "it does not say which model it is, but Megatron's formats need to know; name the config.json of a "
+        "transformers model by --config FILE");
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   std::set<std::string_view> names;
   for (const TrainingParameter& parameter : tensors.parameters) {
@@ -157,13 +156,12 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
   return Builder(tensors, shape, topology, rank).Build();
 }
 
-Result<DecoderModules> ModulesOfProgram(const nlohmann::json& model, const MegatronShape& shape) {
+Result<DecoderModules> ModulesOfProgram(const Model& model, const MegatronShape& shape) {
   return CheckFunctionArguments(CompleteModel(model), shape.dialect.program,
                                 MegatronArguments(model, shape, {}));
 }
 
-Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
-                          const MegatronShape& shape) {
+Status CheckMegatronModel(const Model& model, const TrainingTensors& tensors, const MegatronShape& shape) {
   ModelShape asked = shape;
   CAIRN_ASSIGN_OR_RETURN(asked.modules, ModulesOfProgram(model, shape));
   if (std::cmp_greater(shape.layers, tensors.parameters.size()))
@@ -185,18 +183,9 @@ Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& te
       NameOf(shape.dialect.program), differences);
 }
 
-nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
-                                 const Topology& topology) {
+nlohmann::json MegatronArguments(const Model& model, const MegatronShape& shape, const Topology& topology) {
   nlohmann::json args = {
-      {"num_layers", shape.layers},
-      {"hidden_size", shape.hidden},
-      {"ffn_hidden_size", shape.ffn},
-      {"num_attention_heads", shape.heads},
-      {"kv_channels", shape.head_dim},
       {"group_query_attention", shape.kv_heads != shape.heads},
-      {"num_query_groups", shape.kv_heads},
-      {"num_key_value_heads", shape.kv_heads},
-      {"vocab_size", shape.vocab},
       {"padded_vocab_size", shape.PaddedVocab(topology.tp)},
       {"make_vocab_size_divisible_by", shape.vocab_multiple},
       {"untie_embeddings_and_output_weights", !shape.tied},
@@ -214,12 +203,13 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"num_layers_per_virtual_pipeline_stage", nullptr},
       {"num_experts", nullptr},
   };
-  if (shape.experts > 0 && shape.dialect.program == MegatronProgram::kCore) {
-    args["num_experts"] = shape.experts;
-    args["moe_ffn_hidden_size"] = shape.expert_ffn;
+  const bool mixture = shape.experts > 0 && shape.dialect.program == MegatronProgram::kCore;
+  for (const SizeArgument& size : SizeArguments())
+    if (mixture || !size.of_experts) args[size.name] = shape.*FieldOf(size.field).size;
+  if (!shape.modules.Has("mlp.shared.up")) args.erase(kSharedExpertSize);
+  if (mixture) {
     args["moe_grouped_gemm"] = true;
     args["expert_tensor_parallel_size"] = topology.size(Axis::kEtp);
-    if (shape.modules.Has("mlp.shared.up")) args["moe_shared_expert_intermediate_size"] = shape.shared_ffn;
     args["moe_shared_expert_gate"] = shape.modules.Has("mlp.shared_gate");
   }
   if (shape.dialect.program == MegatronProgram::kCore) {

@@ -6,11 +6,11 @@
 // transformer/attention.py, mlp.py; Megatron-DeepSpeed, megatron/model/gpt_model.py.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "ckpt/base/box_map.h"
+#include "ckpt/model/model.h"
 #include "ckpt/model/tensor.h"
 #include "convert/formats/megatron_model/megatron_modules.h"
 #include "convert/formats/training/training_tensors.h"
@@ -36,7 +36,7 @@ struct MegatronTensor {
 };
 
 // Errors: NotSupported if the manifest's model lacks a size of a GPT.
-Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors);
+Result<MegatronShape> MegatronShapeOf(const Model& model, const TrainingTensors& tensors);
 
 // The tensors of one rank, of all layers, embeddings first, in the order in which Megatron-LM and
 // Megatron-DeepSpeed register them. Errors: NotSupported naming a tensor that has no place in Megatron's GPT;
@@ -47,16 +47,14 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
 
 // The modules that a program makes with the arguments for the model. Errors: NotSupported naming the fields
 // of the model's function that it has no arguments for.
-Result<DecoderModules> ModulesOfProgram(const nlohmann::json& model, const MegatronShape& shape);
+Result<DecoderModules> ModulesOfProgram(const Model& model, const MegatronShape& shape);
 
 // Checks that a program with the written arguments computes the model's function and has exactly these
 // tensors. Errors: NotSupported naming the fields or the tensors in which it differs.
-Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
-                          const MegatronShape& shape);
+Status CheckMegatronModel(const Model& model, const TrainingTensors& tensors, const MegatronShape& shape);
 
 // The arguments of a training of it, as argparse.Namespace has them. The caller adds those that depend on the
 // rank of a file.
-nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
-                                 const Topology& topology);
+nlohmann::json MegatronArguments(const Model& model, const MegatronShape& shape, const Topology& topology);
 
 }  // namespace cairn

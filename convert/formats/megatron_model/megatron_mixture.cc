@@ -21,14 +21,15 @@ constexpr std::string_view kChangingMixtures[] = {
     "moe_router_force_load_balancing", "moe_router_quantile_balancing_ema",
     "moe_router_topk_limited_devices", "moe_shared_expert_glu_interleave_size"};
 
-json ArgumentOf(const json& args, const char* name) { return args.value(name, json()); }
-bool IsSet(const json& args, const char* name) { return !IsUnset(ArgumentOf(args, name)); }
-json Or(const json& value, json otherwise) { return value.is_null() ? std::move(otherwise) : value; }
+bool IsSet(const json& args, const char* name) { return !IsUnset(Argument(args, name)); }
+uint64_t LayersOf(const Model& model) {
+  return std::min(static_cast<uint64_t>(IntOf(model.num_layers)), kMaxLayersListed);
+}
 
 // The layers without a 1 in Megatron's pattern, or all but every N-th.
 json DenseLayers(const json& frequency, uint64_t layers) {
   json dense = json::array();
-  for (uint64_t i = 0; i < std::min(layers, kMaxLayersListed); ++i) {
+  for (uint64_t i = 0; i < layers; ++i) {
     const bool listed = frequency.is_array() && (i >= frequency.size() || IsUnset(frequency[i]));
     const bool counted = frequency.is_number_integer() && frequency > 0 && i % frequency.get<uint64_t>() != 0;
     if (listed || counted) dense.push_back(i);
@@ -45,48 +46,47 @@ bool GroupsAreDeepSeeks(const json& topk, const json& group_topk, bool corrected
 
 }  // namespace
 
-void ReadRouter(const json& args, json& facts) {
-  if (!facts.contains("num_experts")) return;
-  const json score = Or(ArgumentOf(args, "moe_router_score_function"), "softmax"),
-             topk = Or(ArgumentOf(args, "moe_router_topk"), 2),
-             group_topk = ArgumentOf(args, "moe_router_group_topk");
+void ReadRouter(const json& args, Model& model) {
+  if (model.num_experts.is_null()) return;
+  const json score = Or(Argument(args, "moe_router_score_function"), "softmax"),
+             topk = Or(Argument(args, "moe_router_topk"), 2),
+             group_topk = Argument(args, "moe_router_group_topk");
   const bool sigmoid = score == "sigmoid", corrected = IsSet(args, "moe_router_enable_expert_bias"),
              scores_all = sigmoid || IsSet(args, "moe_router_pre_softmax"), grouped = !IsUnset(group_topk);
-  facts["num_experts_per_token"] = topk;
-  facts["router_score"] = score;
-  facts["router_normalizes"] = sigmoid ? topk != 1 : !scores_all;
-  facts["router_method"] = corrected ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
-  const json scale = ArgumentOf(args, "moe_router_topk_scaling_factor");
-  facts["router_scale"] = IsUnset(scale) ? json(1.0) : scale;  // transformers takes no integer
+  model.num_experts_per_token = topk;
+  model.router_score = score;
+  model.router_normalizes = sigmoid ? topk != 1 : !scores_all;
+  model.router_method = corrected ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
+  const json scale = Argument(args, "moe_router_topk_scaling_factor");
+  model.router_scale = IsUnset(scale) ? json(1.0) : scale;  // transformers takes no integer
   if (grouped) {
-    facts["router_groups"] = ArgumentOf(args, "moe_router_num_groups");
-    facts["router_groups_per_token"] = group_topk;
+    model.router_groups = Argument(args, "moe_router_num_groups");
+    model.router_groups_per_token = group_topk;
     if (!scores_all || !GroupsAreDeepSeeks(topk, group_topk, corrected))
-      facts["other"]["args.moe_router_group_topk"] = group_topk;
+      model.other["args.moe_router_group_topk"] = group_topk;
   }
-  const json balancing = ArgumentOf(args, "moe_router_load_balancing_type");
+  const json balancing = Argument(args, "moe_router_load_balancing_type");
   if (balancing == "sinkhorn" || balancing == json::array({"sinkhorn"}))
-    facts["other"]["args.moe_router_load_balancing_type"] = balancing;
-  json dense = DenseLayers(ArgumentOf(args, "moe_layer_freq"), facts.value("num_layers", uint64_t{0}));
+    model.other["args.moe_router_load_balancing_type"] = balancing;
+  json dense = DenseLayers(Argument(args, "moe_layer_freq"), LayersOf(model));
   if (dense.empty())
-    facts.erase("ffn_hidden_size");  // no layer has this width
+    model.ffn_hidden_size = nullptr;  // no layer has this width
   else
-    facts["dense_layers"] = std::move(dense);
+    model.dense_layers = std::move(dense);
 }
 
-void AddRouterArguments(const json& function, json& args) {
-  if (function["num_experts"].is_null()) return;
-  const json& scale = function["router_scale"];
-  args["moe_router_topk"] = function["num_experts_per_token"];
-  args["moe_router_score_function"] = function["router_score"];
-  args["moe_router_pre_softmax"] =
-      function["router_score"] == "softmax" && function["router_normalizes"] == false;
+void AddRouterArguments(const Model& function, json& args) {
+  if (function.num_experts.is_null()) return;
+  const json& scale = function.router_scale;
+  args["moe_router_topk"] = function.num_experts_per_token;
+  args["moe_router_score_function"] = function.router_score;
+  args["moe_router_pre_softmax"] = function.router_score == "softmax" && function.router_normalizes == false;
   args["moe_router_topk_scaling_factor"] = scale == 1 ? json() : scale;
-  args["moe_router_num_groups"] = function["router_groups"];
-  args["moe_router_group_topk"] = function["router_groups_per_token"];
-  args["moe_router_enable_expert_bias"] = function["router_method"] == "noaux_tc";
+  args["moe_router_num_groups"] = function.router_groups;
+  args["moe_router_group_topk"] = function.router_groups_per_token;
+  args["moe_router_enable_expert_bias"] = function.router_method == "noaux_tc";
   args["moe_layer_freq"] = 1;
-  if (function["dense_layers"].empty()) return;
+  if (function.dense_layers.empty()) return;
   json mixtures = json::array();
   const uint64_t layers = std::min(args.value("num_layers", uint64_t{0}), kMaxLayersListed);
   for (uint64_t i = 0; i < layers; ++i)
@@ -98,19 +98,18 @@ bool ChangesMixtures(std::string_view argument) {
   return std::ranges::find(kChangingMixtures, argument) != std::end(kChangingMixtures);
 }
 
-DecoderModules LayerByLayer(const DecoderModules& dense, const json& args, const json& facts) {
-  const bool alike = facts.value("dense_layers", json()).empty();
+DecoderModules LayerByLayer(const DecoderModules& dense, const json& args, const Model& model) {
   return dense.With(
-      {.layers = std::min(alike ? 1 : facts.value("num_layers", uint64_t{1}), kMaxLayersListed),
-       .latent = facts.contains("kv_lora_rank"),
-       .query_down = facts.contains("q_lora_rank"),
+      {.layers = model.dense_layers.empty() ? 1 : LayersOf(model),
+       .latent = !model.kv_lora_rank.is_null(),
+       .query_down = !model.q_lora_rank.is_null(),
        .latent_norms = IsSet(args, "qk_layernorm"),
-       .is_mixture = [&](uint64_t layer) { return Holds(kMixture, facts, static_cast<int>(layer)); },
+       .is_mixture = [&](uint64_t layer) { return Holds(kMixture, model, static_cast<int>(layer)); },
        .expert_bias = dense.HasBias("mlp.down"),
        .router_correction = IsSet(args, "moe_router_enable_expert_bias"),
-       .shared_expert = facts.contains("shared_expert_ffn_hidden_size"),
+       .shared_expert = !model.shared_expert_ffn_hidden_size.is_null(),
        .shared_gate = IsSet(args, "moe_shared_expert_gate"),
-       .mtp_layers = std::min(facts.value("mtp_layers", uint64_t{0}), kMaxLayersListed)});
+       .mtp_layers = std::min(static_cast<uint64_t>(IntOf(model.mtp_layers)), kMaxLayersListed)});
 }
 
 }  // namespace cairn

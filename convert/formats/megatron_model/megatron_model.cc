@@ -86,10 +86,10 @@ Result<MegatronShape> ReadShapeGiven(const ReaderOptions& options, Manifest& man
   CAIRN_ASSIGN_OR_RETURN(const ConfigModel config, ReadConfigGiven(FileSystem::Posix(), options, history));
   std::ranges::move(history, std::back_inserter(manifest.history));
   manifest.model = config.model;
-  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(manifest.model));
+  const Model model = manifest.model;
+  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(model));
   MegatronShape shape{sizes};
-  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*config.architecture, manifest.model));
-  shape.tied = Holds("tied_embeddings", manifest.model);
+  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*config.architecture, model));
   return shape;
 }
 
@@ -103,8 +103,10 @@ Result<MegatronShape> ReadShapeOfArgs(const PyValue& args, double checkpoint_ver
   manifest.topology = {size("tensor_model_parallel_size", "model_parallel_size"),
                        size("pipeline_model_parallel_size"), size("data_parallel_size"), 0};
   const bool tied = AsInt(Find(args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
+  Model model;
   CAIRN_ASSIGN_OR_RETURN(const MegatronShape shape,
-                         ReadMegatronArgs(args, checkpoint_version, tied, options, manifest.model));
+                         ReadMegatronArgs(args, checkpoint_version, tied, options, model));
+  manifest.model = model;
   if (shape.experts > 0) {
     // Ranks that share a sequence hold the same weights, as data parallel ranks do.
     manifest.topology.dp *= std::min(size("context_parallel_size"), kMaxWorld / manifest.topology.world());
@@ -116,60 +118,62 @@ Result<MegatronShape> ReadShapeOfArgs(const PyValue& args, double checkpoint_ver
   return shape;
 }
 
-}  // namespace
-
-Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                       ReaderOptions& options, json& facts,
-                                       const std::map<std::string, uint64_t>& shown) {
-  ArgumentReader from(args, shown);
-  MegatronShape shape;
-  shape.tied = tied;
-  json arguments = MegatronArgumentsOf(args);
-  CAIRN_ASSIGN_OR_RETURN(shape.dialect.half_layers, TakeHalfLayers(arguments));
-  shape.layers = from.Size("num_layers") / (shape.dialect.half_layers ? 2 : 1);
-  shape.hidden = from.Size("hidden_size");
-  shape.heads = from.Size("num_attention_heads");
-  shape.head_dim = from.Size("kv_channels", shape.hidden / shape.heads);
-  shape.kv_heads = from.Flag("group_query_attention") ? from.Size("num_query_groups", shape.heads)
-                                                      : from.Size("num_key_value_heads", shape.heads);
-  const int64_t padded = from.Size("padded_vocab_size");
-  shape.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
-  shape.dialect.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
-  if (shape.dialect.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit"))
-    shape.modules = kLlamaModules;
-  shape.dialect.qkv_version = checkpoint_version;
-  shape.dialect.local_spec = AsText(Find(args, "transformer_impl")).value_or("") == "local";
+Status ReadSizes(ArgumentReader& from, bool half_layers, Model& model) {
+  const int64_t layers = from.Size("num_layers") / (half_layers ? 2 : 1), hidden = from.Size("hidden_size"),
+                heads = from.Size("num_attention_heads"), head_dim = from.Size("kv_channels", hidden / heads),
+                groups = from.Flag("group_query_attention") ? from.Size("num_query_groups", heads)
+                                                            : from.Size("num_key_value_heads", heads),
+                padded = from.Size("padded_vocab_size"), ffn = from.Size("ffn_hidden_size", 4 * hidden);
   CAIRN_RETURN_IF_ERROR(from.status());
-  if (shape.heads % shape.kv_heads != 0)
-    return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.kv_heads);
-  if (from.Flag("apply_layernorm_1p"))
-    return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other format can express");
-  shape.vocab = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
-  const int64_t ffn = from.Size("ffn_hidden_size", 4 * shape.hidden);
-  facts = {{"num_layers", shape.layers}, {"hidden_size", shape.hidden}, {"num_attention_heads", shape.heads},
-           {"ffn_hidden_size", ffn},     {"vocab_size", shape.vocab},   {"tied_embeddings", tied}};
+  if (heads % groups != 0)
+    return InvalidArgument("{} query heads are not a multiple of {} groups", heads, groups);
+  model.num_layers = layers;
+  model.hidden_size = hidden;
+  model.num_attention_heads = heads;
+  model.ffn_hidden_size = ffn;
+  model.vocab_size = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
+  if (groups != heads) model.num_key_value_heads = groups;
+  if (head_dim * heads != hidden) model.head_dim = head_dim;
   if (const int64_t experts = from.Size("num_experts", 0); experts > 1) {
-    facts["num_experts"] = experts;
-    facts["moe_ffn_hidden_size"] = from.Size("moe_ffn_hidden_size", ffn);
-    if (const int64_t shared = from.Size("moe_shared_expert_intermediate_size", 0); shared > 0)
-      facts["shared_expert_ffn_hidden_size"] = shared;
+    model.num_experts = experts;
+    model.moe_ffn_hidden_size = from.Size("moe_ffn_hidden_size", ffn);
+    if (const int64_t shared = from.Size(kSharedExpertSize, 0); shared > 0)
+      model.shared_expert_ffn_hidden_size = shared;
   }
   if (const int64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
       positions > 0)
-    facts["max_position_embeddings"] = positions;
-  if (shape.kv_heads != shape.heads) facts["num_key_value_heads"] = shape.kv_heads;
-  if (shape.head_dim * shape.heads != shape.hidden) facts["head_dim"] = shape.head_dim;
+    model.max_position_embeddings = positions;
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                       ReaderOptions& options, Model& model,
+                                       const std::map<std::string, uint64_t>& shown) {
+  ArgumentReader from(args, shown);
+  json arguments = MegatronArgumentsOf(args);
+  CAIRN_ASSIGN_OR_RETURN(const bool half_layers, TakeHalfLayers(arguments));
+  CAIRN_RETURN_IF_ERROR(ReadSizes(from, half_layers, model));
+  model.tied_embeddings = tied;
+  if (from.Flag("apply_layernorm_1p"))
+    return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other format can express");
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
-  ReadMegatronFunction(arguments, allowed, facts);
-  if (facts.value("position_embedding", json()) == "rope" && !facts.contains("kv_lora_rank")) {
-    facts["num_key_value_heads"] = shape.kv_heads;
-    facts["head_dim"] = shape.head_dim;
+  ReadMegatronFunction(arguments, allowed, model);
+  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(model));
+  if (model.position_embedding == "rope" && model.kv_lora_rank.is_null()) {
+    model.num_key_value_heads = sizes.kv_heads;
+    model.head_dim = sizes.head_dim;
   }
-  CAIRN_ASSIGN_OR_RETURN(ModelShape sizes, ReadShape(facts));
-  sizes.tied = tied;
-  sizes.modules = shape.modules;
-  sizes.vocab_multiple = shape.vocab_multiple;
-  static_cast<ModelShape&>(shape) = sizes;
+  MegatronShape shape{sizes};
+  shape.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
+  MegatronDialect& dialect = shape.dialect;
+  dialect.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
+  if (dialect.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit"))
+    shape.modules = kLlamaModules;
+  dialect.qkv_version = checkpoint_version;
+  dialect.half_layers = half_layers;
+  dialect.local_spec = AsText(Find(args, "transformer_impl")).value_or("") == "local";
   return shape;
 }
 
@@ -180,7 +184,7 @@ Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoin
                          args ? ReadShapeOfArgs(*args, checkpoint_version, options, manifest)
                               : ReadShapeGiven(options, manifest));
   if (options.vocab_size > 0)
-    manifest.model["vocab_size"] = shape.vocab = static_cast<int64_t>(options.vocab_size);
+    manifest.model[NameOf(&Model::vocab_size)] = shape.vocab = static_cast<int64_t>(options.vocab_size);
   manifest.state = MegatronState(root);
   manifest.step = IntField(manifest.state, "iteration");
   return shape;

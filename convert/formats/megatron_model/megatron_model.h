@@ -9,19 +9,20 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/model/model.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_builder.h"
 #include "convert/formats/megatron_model/megatron_modules.h"
 
 namespace cairn {
 
-// Fills `facts`, the manifest's model; the vocabulary is padded if no argument has its true size.
+// Fills `model`; the vocabulary is padded if no argument has its true size.
 // `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
 // show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
 // InvalidArgument if they contradict each other; NotSupported. Arguments that are not understood
 // may be allowed (convert/formats/megatron_model/megatron_function.h): args.NAME.
 Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                       ReaderOptions& options, nlohmann::json& facts,
+                                       ReaderOptions& options, Model& model,
                                        const std::map<std::string, uint64_t>& shown = {});
 
 // Puts the model, state, step and topology that a checkpoint's top level describes into `manifest`, without

@@ -140,8 +140,8 @@ TEST(FamiliesTest, ADerivedFamilyRemovesChangesAndAddsRows) {
   EXPECT_EQ(stablelm.modules[4].bias, kNever);  // o_proj, whose condition was dropped
   EXPECT_EQ(std::ranges::count(stablelm.fields, "mlp_bias", &Field::model), 0);
   EXPECT_EQ(stablelm.fields.size(), llama.fields.size() - 3 + 2);
-  EXPECT_EQ(stablelm.model["rotary_base"], 10000);
-  EXPECT_EQ(stablelm.model["normalization"], "LayerNorm");
+  EXPECT_EQ(stablelm.model.rotary_base, 10000);
+  EXPECT_EQ(stablelm.model.normalization, "LayerNorm");
   EXPECT_EQ(stablelm.buffers, llama.buffers);
 }
 

@@ -13,7 +13,7 @@ ParameterSpec Spec(std::string name, Dims shape, std::vector<Cut> cuts, int laye
   return {.name = std::move(name), .shape = shape, .cuts = std::move(cuts), .layer = layer};
 }
 
-std::vector<ParameterSpec> Model(int layers, uint64_t hidden, uint64_t vocabulary, uint64_t head) {
+std::vector<ParameterSpec> GptOf(int layers, uint64_t hidden, uint64_t vocabulary, uint64_t head) {
   std::vector<ParameterSpec> specs{Spec("embedding", {vocabulary, hidden}, {{.pad = 8}}, kBeforeLayers)};
   specs[0].tied_to_last = true;
   for (int i = 0; i < layers; ++i) {
@@ -54,7 +54,7 @@ TEST(PlacementTest, AllRanksTogetherWriteEveryElementExactlyOnce) {
     const uint64_t head = 1 + random() % 3, hidden = head * tp * (1 + random() % 3);
     const Topology topology{tp, 1 + static_cast<int>(random() % layers), 1 + static_cast<int>(random() % 5),
                             1};
-    const auto catalog = WrittenShards(Model(layers, hidden, 1 + random() % 40, head), topology);
+    const auto catalog = WrittenShards(GptOf(layers, hidden, 1 + random() % 40, head), topology);
     ASSERT_TRUE(catalog.ok()) << catalog.status().message();
     const Status covered = CheckCoverage(*catalog);
     EXPECT_TRUE(covered.ok()) << ToString(topology) << ": " << covered.message();
@@ -69,7 +69,7 @@ TEST(PlacementTest, ExpertsHaveTheirOwnReplicasAndWriters) {
     const int dp = std::max(1, etp * ep / tp) * static_cast<int>(1 + random() % 3);
     const Topology topology{
         .tp = tp, .pp = static_cast<int>(1 + random() % 2), .dp = dp, .ep = ep, .etp = etp};
-    std::vector<ParameterSpec> specs = Model(2, 4 * 3, 17, 3);
+    std::vector<ParameterSpec> specs = GptOf(2, 4 * 3, 17, 3);
     for (int layer = 0; layer < 2; ++layer) {
       const Cut by_expert{.axis = Axis::kEp, .dim = 0};
       specs.push_back({.name = fmt::format("layers.{}.up", layer),
@@ -98,7 +98,7 @@ TEST(PlacementTest, AStackOfVectorsIsNotAMatrix) {
 }
 
 TEST(PlacementTest, PiecesOfAPartitionAreContiguous) {
-  const auto specs = Model(3, 12, 17, 3);
+  const auto specs = GptOf(3, 12, 17, 3);
   const Topology topology{2, 1, 3, 1};
   const auto layout = LayoutOf(specs, topology, 1);
   ASSERT_TRUE(layout.ok());
@@ -113,7 +113,7 @@ TEST(PlacementTest, PiecesOfAPartitionAreContiguous) {
 }
 
 TEST(PlacementTest, TiedEmbeddingIsHeldByFirstAndLastStageAndWrittenByTheFirst) {
-  const auto specs = Model(4, 8, 17, 2);
+  const auto specs = GptOf(4, 8, 17, 2);
   const Topology topology{1, 2, 1, 0};
   const auto first = LayoutOf(specs, topology, 0), last = LayoutOf(specs, topology, 1);
   ASSERT_TRUE(first.ok() && last.ok());
@@ -124,7 +124,7 @@ TEST(PlacementTest, TiedEmbeddingIsHeldByFirstAndLastStageAndWrittenByTheFirst) 
 }
 
 TEST(PlacementTest, IndivisibleHeadsAreRefusedByName) {
-  const auto layout = LayoutOf(Model(1, 12, 17, 4), {2, 1, 1, 0}, 0);  // 3 heads of 4
+  const auto layout = LayoutOf(GptOf(1, 12, 17, 4), {2, 1, 1, 0}, 0);  // 3 heads of 4
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);
   EXPECT_NE(layout.status().message().find(
@@ -139,7 +139,7 @@ TEST(PlacementTest, PaddedColumnsAreRefusedByName) {
 }
 
 TEST(PlacementTest, MoreStagesThanLayersAreRefused) {
-  const auto layout = LayoutOf(Model(2, 8, 17, 2), {1, 3, 1, 0}, 0);
+  const auto layout = LayoutOf(GptOf(2, 8, 17, 2), {1, 3, 1, 0}, 0);
   ASSERT_FALSE(layout.ok());
   EXPECT_NE(layout.status().message().find("PP=3 is more than the model's 2 layers"), std::string::npos);
 }

@@ -44,8 +44,8 @@ TrainConfig Small() {
 }
 
 // A whole model on one rank.
-struct Model {
-  explicit Model(const TrainConfig& config, at::Device device = at::kCPU)
+struct Trained {
+  explicit Trained(const TrainConfig& config, at::Device device = at::kCPU)
       : parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0), 1, config.dtype(), device),
         streams(device, config.seed, {}, 0),
         stage(config, dims, parameters, streams) {
@@ -67,7 +67,7 @@ struct Model {
   GptStage stage;
 };
 
-Leaves MakeLeaves(Model& model) {
+Leaves MakeLeaves(Trained& model) {
   Leaves leaves;
   for (const ParameterSpec& spec : model.parameters.specs())
     leaves[spec.name] =
@@ -100,7 +100,7 @@ Batch RandomBatch(const TrainConfig& config) {
 }
 
 void ExpectEqualToReference(const TrainConfig& config, double tolerance, at::Device device = at::kCPU) {
-  Model model(config, device);
+  Trained model(config, device);
   at::manual_seed(6);
   model.parameters.weights().add_(0.1 * at::randn_like(model.parameters.weights()));  // norms and biases, too
   const Batch batch = RandomBatch(config);
@@ -124,7 +124,7 @@ TEST(GptTest, MaskedLabelsDoNotCountInTheMean) {
   TrainConfig config = Small();
   config.eod_mask_loss = true;
   ExpectEqualToReference(config, kTolerance);
-  Model model(config);
+  Trained model(config);
   const Batch batch = RandomBatch(config);
   EXPECT_EQ(model.Run(batch.tokens, at::full_like(batch.labels, kNoLabel)), 0);
   EXPECT_EQ(model.parameters.grads().abs().max().item<double>(), 0);
@@ -235,7 +235,7 @@ void ExpectEachDocumentIsAlone(TrainConfig config) {
   Tensor tokens = ids.narrow(1, 0, 150).contiguous();
   const Tensor labels = ids.narrow(1, 1, 150).contiguous();
   for (const int64_t end : {69, 70}) tokens.select(1, end).fill_(config.eod);
-  Model packed(config), alone(config);
+  Trained packed(config), alone(config);
   const double loss = packed.Run(tokens, labels, DocumentsOf(config, tokens));
   double sum = 0;
   Tensor grads = at::zeros_like(alone.parameters.grads());
@@ -289,7 +289,7 @@ TEST(GptTest, CpusWithoutBf16ProductsComputeInFp32) {
   ExpectEqualToReference(config, 0.06);
   config.attention_dropout = 0.1;
   const Batch batch = RandomBatch(config);
-  Model(config).Run(batch.tokens, batch.labels);
+  Trained(config).Run(batch.tokens, batch.labels);
   EXPECT_GT(counted.all(), 0);
   EXPECT_EQ(counted.bf16(), 0);
 }
@@ -341,7 +341,7 @@ TEST(OptimizerTest, TheNormOfALongGradientIsExact) {
 
 TEST(GptTest, PaddingRowsGetNoGradient) {
   const TrainConfig config = Small();
-  Model model(config);
+  Trained model(config);
   const Batch batch = RandomBatch(config);
   model.Run(batch.tokens, batch.labels);
   const LocalParameter& word = model.parameters.Local("embedding.word.weight");
@@ -356,11 +356,11 @@ TEST(GptTest, RecomputationChangesNoBitEvenWithDropout) {
   config.hidden_dropout = 0.2;
   config.attention_dropout = 0.1;
   const Batch batch = RandomBatch(config);
-  Model plain(config);
+  Trained plain(config);
   const double loss = plain.Run(batch.tokens, batch.labels);
   const std::string after = plain.streams.SaveState();
   config.checkpoint_activations = true;
-  Model recomputed(config);
+  Trained recomputed(config);
   EXPECT_EQ(recomputed.Run(batch.tokens, batch.labels), loss);
   EXPECT_TRUE(at::equal(plain.parameters.grads(), recomputed.parameters.grads()));
   EXPECT_EQ(recomputed.streams.SaveState(), after);
@@ -390,12 +390,12 @@ TEST(GptOnGpuTest, EqualsTheCpuAndIsDeterministic) {
   config.hidden_dropout = config.attention_dropout = 0.1;
   config.seq_length = config.max_position_embeddings = 512;  // several blocks of flash attention
   const Batch batch = RandomBatch(config);
-  Model first(config, gpu);
+  Trained first(config, gpu);
   const double loss = first.Run(batch.tokens, batch.labels);
   const std::string after = first.streams.SaveState();
   for (const bool recompute : {false, true}) {
     config.checkpoint_activations = recompute;
-    Model again(config, gpu);
+    Trained again(config, gpu);
     EXPECT_EQ(again.Run(batch.tokens, batch.labels), loss) << recompute;
     EXPECT_TRUE(at::equal(first.parameters.grads(), again.parameters.grads())) << recompute;
     EXPECT_EQ(again.streams.SaveState(), after) << recompute;
@@ -466,7 +466,7 @@ TEST(InitializeTest, ParallelForUsesSeveralThreads) {
 TEST(InitializeTest, ValuesDoNotDependOnTheTopology) {
   const TrainConfig config = Small();
   const auto specs = GptSpecs(config);
-  Model whole(config);
+  Trained whole(config);
   const Topology topology{.tp = 2};
   for (int tp = 0; tp < 2; ++tp) {
     FlatParameters part(specs, *LayoutOf(specs, topology, tp), 1, Dtype::kF32, at::kCPU);

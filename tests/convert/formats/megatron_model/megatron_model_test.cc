@@ -22,15 +22,15 @@ json ArgumentsOf(const char* program, const char* kind) {
   return args;
 }
 
-struct Model : MegatronShape {
+struct ReadGpt : MegatronShape {
   json facts;
 };
-Result<Model> Read(const json& args, const std::map<std::string, uint64_t>& shown = {}) {
+Result<ReadGpt> Read(const json& args, const std::map<std::string, uint64_t>& shown = {}) {
   ReaderOptions options;
   Model model;
-  CAIRN_ASSIGN_OR_RETURN(static_cast<MegatronShape&>(model),
-                         ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, options, model.facts, shown));
-  return model;
+  CAIRN_ASSIGN_OR_RETURN(const MegatronShape shape,
+                         ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, options, model, shown));
+  return ReadGpt{shape, model};
 }
 
 TEST(MegatronModelTest, ReadsTheSizesOfTheTraining) {

@@ -27,9 +27,10 @@ json FunctionOfNamespace(const json& args) {
   if (args.value("num_key_value_heads", json()).is_number())
     facts["num_key_value_heads"] = args["num_key_value_heads"];
   if (args.value("group_query_attention", false)) facts["num_key_value_heads"] = args["num_query_groups"];
+  Model model = facts;
   ReadMegatronFunction(
-      args, [](const std::string&) { return false; }, facts);
-  return facts;
+      args, [](const std::string&) { return false; }, model);
+  return model;
 }
 
 // Other values of the same type; for null, a switch and a text.
