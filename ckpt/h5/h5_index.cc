@@ -4,6 +4,7 @@
 #include "ckpt/h5/h5_index.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "ckpt/h5/h5_handle.h"
 #include "ckpt/h5/h5_image.h"

@@ -3,7 +3,7 @@
 // and the shards.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "ckpt/base/digest.h"

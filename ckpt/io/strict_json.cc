@@ -1,5 +1,6 @@
 #include "ckpt/io/strict_json.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 namespace cairn {

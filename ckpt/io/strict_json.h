@@ -2,7 +2,7 @@
 // trailing text.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
 #include "ckpt/io/file_system.h"

@@ -5,7 +5,7 @@
 // i modulo the number of ranks (its own rank's, if the topology stays the same). Pure.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "ckpt/model/catalog.h"

@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "convert/torch/pickle_value.h"
 

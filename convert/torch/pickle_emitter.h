@@ -6,7 +6,7 @@
 // CPython's pickletools, and torch's _weights_only_unpickler.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>

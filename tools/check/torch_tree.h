@@ -1,7 +1,7 @@
 // The contents of a torch.save file, as text and as JSON: its tree of values and its storages.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

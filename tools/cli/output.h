@@ -1,7 +1,7 @@
 // The output of verbs: facts as JSON on stdout, problems as one line each on stderr.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

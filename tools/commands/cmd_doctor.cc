@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "ckpt/base/this_process.h"
 #include "tools/cli/exit_code.h"

@@ -3,6 +3,7 @@
 // mix with new ones.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/partial_dir.h"

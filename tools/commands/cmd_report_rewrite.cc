@@ -3,6 +3,7 @@
 // shell and comments stay on one line: no file name becomes a command.
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "ckpt/io/replace_file.h"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "ckpt/run/step_tags.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"

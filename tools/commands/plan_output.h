@@ -1,7 +1,7 @@
 // Plans as text and as JSON.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "tools/commands/plan_options.h"

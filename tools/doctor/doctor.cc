@@ -5,6 +5,7 @@
 #include "tools/doctor/doctor.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"

@@ -1,7 +1,7 @@
 // What `cairn doctor` reports about one fact: a row of its page.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

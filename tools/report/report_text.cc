@@ -4,6 +4,7 @@
 #include "tools/report/report_text.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tools/cli/text_table.h"
 #include "tools/plan/csv_table.h"

@@ -1,7 +1,7 @@
 // A report as text: Markdown, CSV, JSON or columns for a terminal.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,5 +1,7 @@
 #include "tools/serve/copies.h"
 
+#include <nlohmann/json.hpp>
+
 #include "ckpt/io/strict_json.h"
 
 namespace cairn {

@@ -1,6 +1,7 @@
 #include "convert/formats/deepspeed/model_file.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "convert/torch/tensor_walk.h"
 

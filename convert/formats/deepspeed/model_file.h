@@ -1,7 +1,7 @@
 // A file of model states: what each model parallel rank records about the training and its parameters.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>

@@ -1,6 +1,7 @@
 #include "convert/formats/deepspeed/zero_file.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/training/param_groups.h"

@@ -1,7 +1,7 @@
 // A file of one rank's ZeRO optimizer: what it records beside its flat vectors.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <vector>

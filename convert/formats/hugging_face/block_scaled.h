@@ -7,7 +7,7 @@
 // [..., in, out]. torchtitan writes floats [..., out, in] as NAME_blocks; types decide.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // The progress of a training in checkpoints of Megatron and its forks.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <vector>

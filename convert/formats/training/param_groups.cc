@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "convert/formats/training/state_places.h"
 #include "convert/torch/tensor_walk.h"

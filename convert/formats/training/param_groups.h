@@ -1,7 +1,7 @@
 // A state dict of torch's optimizers: hyper-parameters, states, and other plain values of pickles.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 
 #include "ckpt/model/tensor.h"

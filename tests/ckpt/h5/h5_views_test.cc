@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
+#include <nlohmann/json.hpp>
+
 #include "ckpt/h5/h5_image.h"
 #include "ckpt/h5/h5_index.h"
 #include "ckpt/io/file_system.h"

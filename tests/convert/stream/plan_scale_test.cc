@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "ckpt/model/catalog.h"
 #include "convert/stream/step_plan.h"

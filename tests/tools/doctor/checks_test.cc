@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "ckpt/io/page_buffer.h"
 #include "tests/support/no_exchange.h"

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/tools/report/sample_logs.h"
 #include "tools/report/plot.h"
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "convert/torch/pickle_emitter.h"
 #include "convert/torch/pickle_machine.h"
 
