@@ -167,12 +167,12 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   CLI::App app(
       "Trains a GPT and keeps its checkpoints. Start it with mpirun, srun --mpi=pmix or torchrun-style "
       "variables:\n"
-      "  mpirun -n 4 cairn-train --config train.toml --tensor-model-parallel-size 2");
+      "  mpirun -n 4 cairn-train --config train.toml --tensor-model-parallel-size 2",
+      "cairn-train");
   std::string config_file;
   app.formatter(std::make_shared<WrappedHelp>());
   app.get_formatter()->column_width(46);
   DeclareTrainFlags(app, parsed.config, config_file);
-  if (argc > 0) app.name(argv[0]);
   app.allow_extras();
   DeclareIgnoredFlags(app);
   std::vector<std::string> words = InCairnNames({argv + std::min(argc, 1), argv + argc});
