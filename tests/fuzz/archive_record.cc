@@ -1,5 +1,6 @@
 // The sidecar of an archived step or of a bundle, as given and with the digest that its bytes should have;
 // and the headers of its tar. Tars begin with a byte with which no JSON object begins.
+#include "ckpt/model/plain_path.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
