@@ -216,7 +216,7 @@ class ConfigTest(unittest.TestCase):
                     self.assertIn("layers.1.mlp.up.weight/exp_avg", checkpoint)
                     rounded = model.model.embed_tokens.weight.bfloat16().float()
                     self.assertTrue(torch.equal(torch.from_numpy(checkpoint["embedding.word.weight"].numpy().astype("float32")), rounded))
-        with self.assertRaisesRegex(cairn.CairnError, "embedding.word.weight has no moments"):
+        with self.assertRaisesRegex(cairn.CairnError, "embedding.word.weight has no states"):
             self.cairn("convert", self.directory / "frozen", self.directory / "frozen-megatron", *flags, "megatron")
 
     def test_several_models(self):

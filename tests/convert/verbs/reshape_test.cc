@@ -1,5 +1,6 @@
 #include "convert/verbs/reshape.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -500,7 +501,8 @@ TEST_F(ReshapeResumeTest, AFailedRankFailsAllAndLeavesNothing) {
           .status();
     });
     for (const Status& status : outcomes) EXPECT_EQ(status.kind(), StatusKind::kNoSpace) << status.message();
-    EXPECT_FALSE(Fs().Stat(dir_ / "b").ok());
+    const auto left = Fs().List(dir_ / "b");
+    EXPECT_FALSE(left.ok()) << fmt::format("{}", fmt::join(*left, ", "));
   }
 }
 
