@@ -19,10 +19,10 @@ if(CAIRN_PORTABLE)  # with whatever is inside
   install(DIRECTORY ${CMAKE_BINARY_DIR}/licenses/ DESTINATION ${SKBUILD_METADATA_DIR}/licenses/bundled COMPONENT licenses)
 endif()
 
-set(made ${CMAKE_BINARY_DIR}/man1)
-install(CODE "execute_process(COMMAND \"${Python3_EXECUTABLE}\" \"${CMAKE_SOURCE_DIR}/scripts/manual\" --man \"${made}\" \"$<TARGET_FILE:cairn>\"
-                              COMMAND_ERROR_IS_FATAL ANY)" COMPONENT manual)
-install(DIRECTORY ${made} DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT manual)
+install(CODE "set(pages \"${CMAKE_INSTALL_MANDIR}/man1\")
+  cmake_path(ABSOLUTE_PATH pages BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+  execute_process(COMMAND \"${Python3_EXECUTABLE}\" \"${CMAKE_SOURCE_DIR}/scripts/manual\" --man \"\$ENV{DESTDIR}\${pages}\"
+                          \"$<TARGET_FILE:cairn>\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT manual)
 foreach(place bash:bash-completion/completions/cairn zsh:zsh/site-functions/_cairn fish:fish/vendor_completions.d/cairn.fish)
   string(REGEX MATCH "([a-z]+):(.+)/(.+)" place ${place})
   install(FILES ${CMAKE_SOURCE_DIR}/tools/commands/completion/${CMAKE_MATCH_1} RENAME ${CMAKE_MATCH_3}
