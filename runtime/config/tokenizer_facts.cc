@@ -83,7 +83,7 @@ Result<TokenizerFacts> Parse(const std::map<std::string, std::string>& files) {
   return TokenizerFacts{words.size(), eod};
 }
 
-// Takes a varint off `bytes` (protobuf.dev/programming-guides/encoding). False: there is none.
+// Takes a varint off `bytes` (protobuf.dev/programming-guides/encoding). Returns false if it does not end.
 bool TakeVarint(std::string_view& bytes, uint64_t& value) {
   value = 0;
   for (int shift = 0; shift < 64 && !bytes.empty(); shift += 7) {

@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// The program of that name in the same directory as this program; empty if there is none.
+// The program of that name in the same directory as this program; empty if it does not exist.
 std::string ProgramBeside(const std::string& name);
 
 // cairn-train, in the same directory as this program. Errors: NotFound if it was not built.

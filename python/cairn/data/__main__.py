@@ -140,7 +140,7 @@ def _texts(options: argparse.Namespace) -> Texts:
 
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Does it all; returns the facts, and why there is no tokenizer for transformers."""
+    """Writes the dataset; returns the facts, and why no tokenizer for transformers was written."""
     _check_request(options)
     _check_outputs(options.output_prefix, options.train_sentencepiece)
     start = time.monotonic()
