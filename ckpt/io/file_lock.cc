@@ -1,8 +1,11 @@
 #include "ckpt/io/file_lock.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -21,21 +24,8 @@ void GiveUpShared(const UniqueFd& fd, FileLock::How how) {
 
 }  // namespace
 
-Result<FileLock> FileLock::Open(std::string path, Missing missing) {
-  const auto open = [&](int flags) {
-    int fd = -1;  // non-blocking: it may be a named pipe
-    do fd = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    while (fd < 0 && errno == EINTR);
-    return fd;
-  };
-  int fd = open(missing == Missing::kCreate ? O_RDWR | O_CREAT : O_RDWR);
-  // For a lock that is shared. NFS gives an exclusive one only to writers.
-  if (fd < 0 && missing == Missing::kError && errno != ENOENT) fd = open(O_RDONLY);
-  if (fd < 0) return PosixError("open", path, errno);
-  return FileLock(UniqueFd(fd), std::move(path));
-}
-
 Result<bool> FileLock::TryLock(How how) {
+  if (!fd_.ok()) return true;
   GiveUpShared(fd_, how);
   int result = 0;
   do result = ::flock(fd_.get(), Operation(how) | LOCK_NB);
@@ -46,13 +36,47 @@ Result<bool> FileLock::TryLock(How how) {
 }
 
 Status FileLock::Lock(How how) {
+  if (!fd_.ok()) return OkStatus();
   GiveUpShared(fd_, how);
   while (::flock(fd_.get(), Operation(how)) != 0)
     if (errno != EINTR) return PosixError("lock", path_, errno);
   return OkStatus();
 }
 
+Result<std::string> FileLock::ReadText(size_t max_bytes) const {
+  if (!fd_.ok()) return std::string();
+  std::string text(max_bytes, '\0');
+  ssize_t count = 0;
+  do count = ::pread(fd_.get(), text.data(), text.size(), 0);
+  while (count < 0 && errno == EINTR);
+  if (count < 0) return PosixError("read", path_, errno);
+  text.resize(static_cast<size_t>(count));
+  return text;
+}
+
+Status FileLock::WriteText(std::string_view text) const {
+  const auto size = static_cast<ssize_t>(text.size());
+  errno = ENOSPC;  // for a short write
+  if (::pwrite(fd_.get(), text.data(), text.size(), 0) != size || ::ftruncate(fd_.get(), size) != 0)
+    return PosixError("write", path_, errno);
+  return ::fdatasync(fd_.get()) == 0 ? OkStatus() : PosixError("fsync", path_, errno);
+}
+
+// By a byte-range lock, which fcntl() can query. NFS implements the flock itself as one.
+void FileLock::Announce() const {
+  struct statfs where;
+  struct flock mark = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+  if (::fstatfs(fd_.get(), &where) == 0 && where.f_type != NFS_SUPER_MAGIC)
+    (void)::fcntl(fd_.get(), F_OFD_SETLK, &mark);
+}
+
+bool FileLock::IsAnnounced() const {
+  struct flock other = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  return ::fcntl(fd_.get(), F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK;
+}
+
 bool FileLock::IsAtItsPath() const {
+  if (!fd_.ok()) return true;
   struct stat ours, there;
   return ::fstat(fd_.get(), &ours) == 0 && ::stat(path_.c_str(), &there) == 0 &&
          ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;

@@ -1,8 +1,10 @@
-// A lock on a file of the real disk (flock): one holder that writes, or several that share. It ends with the
-// process, however that ends.
+// A lock on a file (flock): one holder that writes, or several that share. It ends with the process, however
+// that ends. FileSystem::OpenLock makes it.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "ckpt/base/status.h"
@@ -15,8 +17,8 @@ class FileLock {
   enum class How { kShared, kExclusive };
   enum class Missing { kCreate, kError };  // a file that does not exist
 
-  // Opens `path` and locks nothing yet. A link is not followed. Errors: those of open().
-  static Result<FileLock> Open(std::string path, Missing missing = Missing::kCreate);
+  // Without a descriptor, everybody gets every lock, and there is no text.
+  FileLock(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
   // Takes the lock, or changes how it is held. False: another process holds it; then this one holds nothing.
   // Errors: IoError.
@@ -24,14 +26,22 @@ class FileLock {
   // The same, but waits.
   Status Lock(How how);
 
+  // The text of the file, which its holder writes. NFS shows another host's text to a file opened after it.
+  Result<std::string> ReadText(size_t max_bytes) const;
+  // In place and synced. A reader without the lock may see a part of it.
+  Status WriteText(std::string_view text) const;
+
+  // A flock cannot be queried without trying to take it. After Announce(), IsAnnounced() of others is true
+  // until this lock ends.
+  void Announce() const;
+  bool IsAnnounced() const;
+
   const UniqueFd& fd() const { return fd_; }
   // False: the file was renamed or removed, or another took its name.
   bool IsAtItsPath() const;
   const std::string& path() const { return path_; }
 
  private:
-  FileLock(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
-
   UniqueFd fd_;
   std::string path_;
 };

@@ -12,6 +12,21 @@ Status FileSystem::MakeNewDir(const std::string& path) {
   return MakeDir(path);
 }
 
+Result<std::string> FileSystem::ReadLink(const std::string& path) {
+  return NotSupported("{}: this file system has no links", path);
+}
+Status FileSystem::MakeLink(const std::string&, const std::string& path) { return ReadLink(path).status(); }
+
+Status FileSystem::SetMode(const std::string& path, uint32_t) {
+  return NotSupported("{}: files of this file system have no mode, owner or time that can be set", path);
+}
+Status FileSystem::SetOwner(const std::string& path, uint32_t, uint32_t) { return SetMode(path, 0); }
+Status FileSystem::SetModified(const std::string& path, int64_t, uint32_t) { return SetMode(path, 0); }
+
+Result<FileLock> FileSystem::OpenLock(const std::string& path, FileLock::Missing) {
+  return FileLock(UniqueFd(), path);
+}
+
 std::string JoinPath(std::string_view directory, std::string_view name) {
   if (directory.empty()) return std::string(name);
   return fmt::format("{}{}{}", directory, directory.ends_with('/') ? "" : "/", name);

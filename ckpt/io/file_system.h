@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
+#include "ckpt/io/file_lock.h"
 #include "ckpt/io/io_queue.h"
 
 namespace cairn {
@@ -65,9 +66,12 @@ struct FileInfo {
   uint64_t bytes = 0;
   int64_t modified_unix_seconds = 0;
   int64_t accessed_unix_seconds = 0;
-  // Real files have these two; zeros for others.
+  // Real files have these; zeros for others.
   int64_t modified_unix_nanoseconds = 0;
   int64_t changed_unix_nanoseconds = 0;  // of the inode: moves with every write, rename and chmod
+  uint32_t mode = 0;                     // permissions, and set-user-ID, set-group-ID, sticky: 07777
+  uint32_t user = 0, group = 0;
+  uint64_t device = 0;
   uint64_t inode = 0;
   uint64_t allocated_bytes = 0;  // on the disk; far below `bytes` for a file that was moved to tape
 
@@ -105,6 +109,18 @@ class FileSystem {
   virtual Status RemoveDir(const std::string& path) = 0;  // empty ones only
   virtual Status SyncDir(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;
+  // These five mean the name itself: a symbolic link is not followed. Errors: NotSupported where files have
+  // no links, modes, owners or times.
+  virtual Result<std::string> ReadLink(const std::string& path);
+  virtual Status MakeLink(const std::string& target, const std::string& path);  // a new symbolic link
+  virtual Status SetMode(const std::string& path, uint32_t mode);               // a link has none
+  virtual Status SetOwner(const std::string& path, uint32_t user,
+                          uint32_t group);  // may clear bits of the mode
+  virtual Status SetModified(const std::string& path, int64_t unix_seconds, uint32_t nanoseconds);
+  // Opens a file for locks, and locks nothing yet. A link is not followed. Where no other process reaches
+  // the files, no file is needed, and everybody gets every lock. Errors: those of open().
+  virtual Result<FileLock> OpenLock(const std::string& path,
+                                    FileLock::Missing missing = FileLock::Missing::kCreate);
   // For files of this file system.
   virtual std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions& options = {}) {
     return NewThreadQueue(options.depth);

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "ckpt/base/nonce.h"
-#include "ckpt/base/posix_error.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/directory_facts.h"
 #include "ckpt/io/replace_file.h"
@@ -23,24 +22,6 @@ namespace cairn {
 namespace {
 
 constexpr size_t kMaxTextBytes = 4096;
-
-Result<std::string> ReadText(const FileLock& file) {
-  std::string text(kMaxTextBytes, '\0');
-  ssize_t count = 0;
-  do count = ::pread(file.fd().get(), text.data(), text.size(), 0);
-  while (count < 0 && errno == EINTR);
-  if (count < 0) return PosixError("read", file.path(), errno);
-  text.resize(static_cast<size_t>(count));
-  return text;
-}
-
-// Other hosts see the text only once it is on the server.
-bool WriteText(const FileLock& file, const std::string& text) {
-  const int fd = file.fd().get();
-  const auto size = static_cast<ssize_t>(text.size());
-  return ::pwrite(fd, text.data(), text.size(), 0) == size && ::ftruncate(fd, size) == 0 &&
-         ::fdatasync(fd) == 0;
-}
 
 // In which directory a lock file is: a rename keeps it, a copy differs.
 std::string DirectoryOf(const std::string& path) {
@@ -53,7 +34,7 @@ std::string DirectoryOf(const std::string& path) {
 bool IsAnothers(const FileLock& file) {
   struct stat st;
   if (::fstat(file.fd().get(), &st) != 0 || st.st_nlink < 2) return false;
-  const Result<std::string> text = ReadText(file);
+  const Result<std::string> text = file.ReadText(kMaxTextBytes);
   const std::optional<LockHolder> holder = DecodeLockHolder(text.ok() ? *text : "");
   return text.ok() && (holder ? holder->directory != DirectoryOf(file.path()) : text->empty());
 }
@@ -69,9 +50,9 @@ void Empty(const FileLock& file) {
 }
 
 // OK if the file at the path of `file` has this word now.
-Status CheckWord(const FileLock& file, const std::string& word) {
-  CAIRN_ASSIGN_OR_RETURN(const FileLock again, FileLock::Open(file.path(), FileLock::Missing::kError));
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadText(again));
+Status CheckWord(FileSystem& fs, const FileLock& file, const std::string& word) {
+  CAIRN_ASSIGN_OR_RETURN(const FileLock again, fs.OpenLock(file.path(), FileLock::Missing::kError));
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, again.ReadText(kMaxTextBytes));
   const std::optional<LockHolder> holder = DecodeLockHolder(text);
   if (holder && holder->word == word) return OkStatus();
   return AlreadyExists(
@@ -118,15 +99,15 @@ std::optional<LockHolder> DecodeLockHolder(std::string_view text) {
   return holder;
 }
 
-Result<LockFile> LockFile::Open(const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
+Result<LockFile> LockFile::Open(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(FileLock file, fs.OpenLock(path));
   if (IsAnothers(file)) {
     CAIRN_ASSIGN_OR_RETURN(const bool free,
                            file.TryLock(FileLock::How::kShared));  // or shared: they write nothing
-    if (!free) CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(FileSystem::Posix(), path, ""));
-    CAIRN_ASSIGN_OR_RETURN(file, FileLock::Open(path));
+    if (!free) CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(fs, path, ""));
+    CAIRN_ASSIGN_OR_RETURN(file, fs.OpenLock(path));
   }
-  return LockFile(std::make_unique<Held>(std::move(file)));
+  return LockFile(std::make_unique<Held>(fs, std::move(file)));
 }
 
 // A full disk must not keep a process from the lock: it may be the one that frees space.
@@ -135,29 +116,29 @@ Result<bool> LockFile::TryLock(FileLock::How how) {
   CAIRN_ASSIGN_OR_RETURN(const bool ours, held_->file.TryLock(how));
   if (!ours || how == FileLock::How::kShared) return ours;
   held_->alone = true;
-  const Result<std::string> text = ReadText(held_->file);
+  const Result<std::string> text = held_->file.ReadText(kMaxTextBytes);
   if (!text.ok() || !IsLockText(*text)) return true;
   LockHolder holder = LockHolder::ThisProcess();
   holder.directory = DirectoryOf(held_->file.path());
-  const bool written = WriteText(held_->file, EncodeLockHolder(holder));
+  const bool written = held_->file.WriteText(EncodeLockHolder(holder)).ok();
   held_->word = written ? holder.word : "";
   if (!written) Empty(held_->file);
   return true;
 }
 
 std::string LockFile::HeldBy() const {
-  const Result<std::string> text = ReadText(held_->file);
+  const Result<std::string> text = held_->file.ReadText(kMaxTextBytes);
   const std::optional<LockHolder> holder = DecodeLockHolder(text.ok() ? *text : "");
   return holder ? ": " + holder->Text() : "";
 }
 
 Status LockFile::CheckHolder() const {
-  return held_->word.empty() ? OkStatus() : CheckWord(held_->file, held_->word);
+  return held_->word.empty() ? OkStatus() : CheckWord(held_->fs, held_->file, held_->word);
 }
 
 // The text of another process is kept.
 LockFile::Held::~Held() {
-  if (alone && !word.empty() && file.IsAtItsPath() && CheckWord(file, word).ok()) Empty(file);
+  if (alone && !word.empty() && file.IsAtItsPath() && CheckWord(fs, file, word).ok()) Empty(file);
 }
 
 }  // namespace cairn

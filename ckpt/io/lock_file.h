@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "ckpt/base/status.h"
-#include "ckpt/io/file_lock.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 
@@ -41,8 +41,8 @@ std::optional<LockHolder> DecodeLockHolder(std::string_view text);
 
 class LockFile {
  public:
-  // As FileLock's.
-  static Result<LockFile> Open(const std::string& path);
+  // As FileSystem::OpenLock.
+  static Result<LockFile> Open(FileSystem& fs, const std::string& path);
   Result<bool> TryLock(FileLock::How how);
 
   // Who holds the exclusive lock, in words: ": pid 71 on n3 since ..."; empty if the file does not say.
@@ -55,11 +55,12 @@ class LockFile {
 
  private:
   struct Held {
-    explicit Held(FileLock lock) : file(std::move(lock)) {}
+    Held(FileSystem& file_system, FileLock lock) : fs(file_system), file(std::move(lock)) {}
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
     ~Held();
 
+    FileSystem& fs;
     FileLock file;
     bool alone = false;
     std::string word = {};  // that was written; empty: none

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <shared_mutex>
 
@@ -164,6 +165,10 @@ FileInfo InfoOf(const struct stat& st) {
           .accessed_unix_seconds = st.st_atim.tv_sec,
           .modified_unix_nanoseconds = nanoseconds(st.st_mtim),
           .changed_unix_nanoseconds = nanoseconds(st.st_ctim),
+          .mode = st.st_mode & 07777u,
+          .user = st.st_uid,
+          .group = st.st_gid,
+          .device = st.st_dev,
           .inode = st.st_ino,
           .allocated_bytes = static_cast<uint64_t>(st.st_blocks) * 512};
 }
@@ -297,6 +302,47 @@ class PosixFileSystem final : public FileSystem {
     if (Found(path, [&] { return ::statvfs(path.c_str(), &st); }) != 0)
       return PosixError("measure free space of", path, errno);
     return uint64_t{st.f_bavail} * st.f_frsize;
+  }
+
+  Result<std::string> ReadLink(const std::string& path) override {
+    std::string target(PATH_MAX, '\0');
+    const auto size = Found(path, [&] { return ::readlink(path.c_str(), target.data(), target.size()); });
+    if (size < 0) return PosixError("read link", path, errno);
+    target.resize(static_cast<size_t>(size));
+    return target;
+  }
+
+  Status MakeLink(const std::string& target, const std::string& path) override {
+    const auto make = [&] { return ::symlink(target.c_str(), path.c_str()); };
+    return Made(make) == 0 ? OkStatus() : PosixError("make link", path, errno);
+  }
+
+  Status SetMode(const std::string& path, uint32_t mode) override {
+    const auto set = [&] { return ::fchmodat(AT_FDCWD, path.c_str(), mode, AT_SYMLINK_NOFOLLOW); };
+    return Found(path, set) == 0 ? OkStatus() : PosixError("set the mode of", path, errno);
+  }
+
+  Status SetOwner(const std::string& path, uint32_t user, uint32_t group) override {
+    const auto set = [&] { return ::fchownat(AT_FDCWD, path.c_str(), user, group, AT_SYMLINK_NOFOLLOW); };
+    return Found(path, set) == 0 ? OkStatus() : PosixError("set the owner of", path, errno);
+  }
+
+  Status SetModified(const std::string& path, int64_t unix_seconds, uint32_t nanoseconds) override {
+    const timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
+                              {.tv_sec = unix_seconds, .tv_nsec = static_cast<long>(nanoseconds)}};
+    const auto set = [&] { return ::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW); };
+    return Found(path, set) == 0 ? OkStatus() : PosixError("set the time of", path, errno);
+  }
+
+  // Non-blocking: it may be a named pipe.
+  Result<FileLock> OpenLock(const std::string& path, FileLock::Missing missing) override {
+    constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK;
+    const bool create = missing == FileLock::Missing::kCreate;
+    int fd = Open(path, kFlags | O_RDWR | (create ? O_CREAT : 0));
+    // For a lock that is shared. NFS gives an exclusive one only to writers.
+    if (fd < 0 && !create && errno != ENOENT) fd = Open(path, kFlags | O_RDONLY);
+    if (fd < 0) return PosixError("open", path, errno);
+    return FileLock(UniqueFd(fd), path);
   }
 
   std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions& options) override {

@@ -59,7 +59,7 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
     CAIRN_ASSIGN_OR_RETURN(made.run_dir_made_, PartialDir::Adopt(fs, what.run_dir, run));
   }
   // The lock comes first: what is in the directory may be another process's until this one has it.
-  Result<RunLock> lock = RunLock::Take(what.run_dir);
+  Result<RunLock> lock = RunLock::Take(fs, what.run_dir);
   if (lock.status().kind() == StatusKind::kAlreadyExists && made.run_dir_made_) made.run_dir_made_->Keep();
   CAIRN_RETURN_IF_ERROR(lock.status());
   made.own_lock_ = std::make_unique<RunLock>(std::move(lock).value());

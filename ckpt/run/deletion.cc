@@ -133,11 +133,11 @@ class StepCheck {
 // ---- Trees ----
 
 // A training holds RUN/.lock of its run directory.
-Status CheckNobodyWrites(const TreeDeletion& d) {
+Status CheckNobodyWrites(FileSystem& fs, const TreeDeletion& d) {
   std::vector<std::string> runs{d.directory};
   for (const std::string& below : d.directories) runs.push_back(JoinPath(d.directory, below));
   for (const std::string& run : runs) {
-    Result<FileLock> lock = FileLock::Open(JoinPath(run, kLockName), FileLock::Missing::kError);
+    Result<FileLock> lock = fs.OpenLock(JoinPath(run, kLockName), FileLock::Missing::kError);
     if (!lock.ok()) continue;
     const Result<bool> free = lock->TryLock(FileLock::How::kShared);
     if (!free.ok() || !*free)
@@ -179,7 +179,7 @@ Status CheckTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& pro
   CAIRN_RETURN_IF_ERROR(CheckNoLinkInside(fs, d));
   CAIRN_RETURN_IF_ERROR(CheckMounts(fs, d.directory, d.directories));
   CAIRN_RETURN_IF_ERROR(CheckNoRunInside(d));
-  CAIRN_RETURN_IF_ERROR(CheckNobodyWrites(d));
+  CAIRN_RETURN_IF_ERROR(CheckNobodyWrites(fs, d));
   CAIRN_RETURN_IF_ERROR(d.same());
   return proof.Check(fs);
 }
@@ -195,8 +195,7 @@ Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string
 // ---- The lock ----
 
 Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_dir) {
-  if (!fs.HasOtherProcesses()) return DeletionLock(std::nullopt);
-  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kDeletionLockName)));
+  CAIRN_ASSIGN_OR_RETURN(FileLock file, fs.OpenLock(JoinPath(run_dir, kDeletionLockName)));
   for (Backoff backoff;; backoff.Pause()) {
     CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
     if (ours) return DeletionLock(std::move(file));

@@ -54,8 +54,8 @@ class DeletionLock {
   static Result<DeletionLock> Take(FileSystem& fs, const std::string& run_dir);
 
  private:
-  explicit DeletionLock(std::optional<FileLock> file) : file_(std::move(file)) {}
-  std::optional<FileLock> file_;
+  explicit DeletionLock(FileLock file) : file_(std::move(file)) {}
+  FileLock file_;
 };
 
 // Whether all shards of a step are in its directory, or in those of many nodes (local steps).

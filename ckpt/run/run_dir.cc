@@ -129,10 +129,10 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
 }
 
 // A command that fails removes the lock of a run directory that it made, so another file may have the name.
-Result<RunLock> RunLock::Take(const std::string& run_dir) {
-  CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), run_dir));
+Result<RunLock> RunLock::Take(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, run_dir));
   for (;;) {
-    CAIRN_ASSIGN_OR_RETURN(LockFile file, LockFile::Open(JoinPath(run_dir, kLockName)));
+    CAIRN_ASSIGN_OR_RETURN(LockFile file, LockFile::Open(fs, JoinPath(run_dir, kLockName)));
     CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
     if (!ours)
       return AlreadyExists(
@@ -148,14 +148,14 @@ Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const 
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, run_dir));
   Backoff backoff;
   Backoff::Clock::duration say = kSayWaiting;
-  Result<RunLock> lock = Take(run_dir);
+  Result<RunLock> lock = Take(fs, run_dir);
   while (lock.status().kind() == StatusKind::kAlreadyExists && backoff.elapsed() < wait.patience()) {
     if (const auto waited = backoff.elapsed(); waited >= say) {
       wait.waiting(lock.status(), std::chrono::ceil<std::chrono::seconds>(wait.patience() - waited));
       say = waited + kSayWaitingAgain;
     }
     backoff.Pause();
-    lock = Take(run_dir);
+    lock = Take(fs, run_dir);
   }
   CAIRN_RETURN_IF_ERROR(lock.status());
   RemoveMark(fs, run_dir);  // of a command that was killed: the run is this training's now

@@ -57,7 +57,7 @@ class RunLock {
  public:
   // Errors: AlreadyExists if another process holds it, naming that process if the lock file does; those
   // of CheckOutsideSteps (partial_dir.h).
-  static Result<RunLock> Take(const std::string& run_dir);
+  static Result<RunLock> Take(FileSystem& fs, const std::string& run_dir);
   // For a writer of many steps: makes the directory, waits for the lock, and removes leftovers.
   static Result<RunLock> Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
                               const LockWait& wait = {});

@@ -263,8 +263,8 @@ Result<MarkedContents> Allowed(FileSystem& fs, const std::string& directory, Dir
 }
 
 // True if no process holds a lock on the file, which may be missing. `lock` keeps it so.
-Result<bool> IsFree(const std::string& locked, std::optional<FileLock>& lock) {
-  Result<FileLock> opened = FileLock::Open(locked, FileLock::Missing::kError);
+Result<bool> IsFree(FileSystem& fs, const std::string& locked, std::optional<FileLock>& lock) {
+  Result<FileLock> opened = fs.OpenLock(locked, FileLock::Missing::kError);
   if (opened.status().kind() == StatusKind::kNotFound) return true;
   if (!opened.ok()) return InvalidArgument("{}; what it belongs to stays", opened.status().message());
   const Result<bool> free = opened->TryLock(FileLock::How::kExclusive);
@@ -277,12 +277,12 @@ Result<bool> IsFree(const std::string& locked, std::optional<FileLock>& lock) {
 class WriterLocks {
  public:
   Result<bool> Take(FileSystem& fs, const std::string& directory, LocksHeld held) {
-    if (!fs.HasOtherProcesses() || held == LocksHeld::kAll) return true;
+    if (held == LocksHeld::kAll) return true;
     std::vector<std::string> files = {MarkPath(directory), JoinPath(directory, kLockName)};
     if (held == LocksHeld::kNone && ParseMarkedDirName(LastName(directory)))
       files.push_back(JoinPath(ParentDir(directory), kLockName));
     for (const std::string& file : files) {
-      CAIRN_ASSIGN_OR_RETURN(const bool free, IsFree(file, locks_.emplace_back()));
+      CAIRN_ASSIGN_OR_RETURN(const bool free, IsFree(fs, file, locks_.emplace_back()));
       if (!free) return false;
     }
     return true;

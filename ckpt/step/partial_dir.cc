@@ -138,8 +138,7 @@ Status PartialDir::MakeAbove(const std::string& path) {
 Status PartialDir::Mark(const std::string& path, const MarkedContents& contents) {
   for (int attempt = 1;; ++attempt) {
     CAIRN_RETURN_IF_ERROR(WriteMark(*fs_, path, contents));
-    if (!fs_->HasOtherProcesses()) return OkStatus();
-    Result<FileLock> lock = FileLock::Open(MarkPath(path), FileLock::Missing::kError);
+    Result<FileLock> lock = fs_->OpenLock(MarkPath(path), FileLock::Missing::kError);
     const bool gone = lock.ok() ? lock->Lock(FileLock::How::kShared).ok() && !lock->IsAtItsPath()
                                 : lock.status().kind() == StatusKind::kNotFound;
     if (gone && attempt < kAttempts) continue;  // a process that cleans up was faster

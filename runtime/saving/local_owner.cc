@@ -1,12 +1,8 @@
 #include "runtime/saving/local_owner.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/canonical_path.h"
-#include "ckpt/base/posix_error.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
@@ -26,16 +22,6 @@ Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, directory));
   if (steps.empty()) return NotFound("{} is new", directory);
   return IoError("{} holds steps, but no {} names their owner; {}", directory, kOwnerName, kRemedy);
-}
-
-// Durable before there is a step: after a crash the text is whole, or there is no step.
-Status WriteOwner(const UniqueFd& fd, const std::string& path, const LocalOwner& owner) {
-  const std::string text = EncodeLocalOwner(owner);
-  if (::ftruncate(fd.get(), 0) != 0) return PosixError("write", path, errno);
-  errno = ENOSPC;  // for a short write
-  if (::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-    return PosixError("write", path, errno);
-  return ::fsync(fd.get()) == 0 ? OkStatus() : PosixError("fsync", path, errno);
 }
 
 }  // namespace
@@ -85,12 +71,13 @@ Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const Local
 Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory, const LocalOwner& owner) {
   const std::string path = JoinPath(directory, kOwnerName);
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));
-  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
+  CAIRN_ASSIGN_OR_RETURN(FileLock file, fs.OpenLock(path));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
   if (!ours) return IoError("another training uses {}", directory);
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // under the lock: nobody writes it now
+  // Durable before there is a step: after a crash the text is whole, or there is no step.
   if (!ReadOwner(fs, directory).ok()) {
-    CAIRN_RETURN_IF_ERROR(WriteOwner(file.fd(), path, owner));
+    CAIRN_RETURN_IF_ERROR(file.WriteText(EncodeLocalOwner(owner)));
     CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory));
   }
   return LocalClaim(std::move(file));

@@ -18,7 +18,7 @@ class OvertakingFileSystem final : public WrappedFileSystem {
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
     CAIRN_RETURN_IF_ERROR(run());
     if (call.kind != FsCall::Kind::kMakeDir || call.path != run_dir_) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(run_dir_));
+    CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(FileSystem::Posix(), run_dir_));
     return WriteSmallFile(base_, JoinPath(run_dir_, "theirs"), "step");
   }
 

@@ -23,6 +23,7 @@ struct FsCall {
     kRemoveDir,
     kSyncDir,
     kFreeBytes,
+    kSetFacts,  // mode, owner, time
     kWrite,
     kRead,
     kAllocate,
@@ -91,6 +92,25 @@ class WrappedFileSystem : public FileSystem {
   }
   Result<uint64_t> FreeBytes(const std::string& path) override {
     return Get<uint64_t>({FsCall::Kind::kFreeBytes, path}, [&] { return base_.FreeBytes(path); });
+  }
+  Result<std::string> ReadLink(const std::string& path) override {
+    return Get<std::string>({FsCall::Kind::kStat, path}, [&] { return base_.ReadLink(path); });
+  }
+  Status MakeLink(const std::string& target, const std::string& path) override {
+    return Do({FsCall::Kind::kCreate, path}, [&] { return base_.MakeLink(target, path); });
+  }
+  Status SetMode(const std::string& path, uint32_t mode) override {
+    return Do({FsCall::Kind::kSetFacts, path}, [&] { return base_.SetMode(path, mode); });
+  }
+  Status SetOwner(const std::string& path, uint32_t user, uint32_t group) override {
+    return Do({FsCall::Kind::kSetFacts, path}, [&] { return base_.SetOwner(path, user, group); });
+  }
+  Status SetModified(const std::string& path, int64_t seconds, uint32_t nanoseconds) override {
+    return Do({FsCall::Kind::kSetFacts, path}, [&] { return base_.SetModified(path, seconds, nanoseconds); });
+  }
+  // Not counted: a lock does not belong to a checkpoint.
+  Result<FileLock> OpenLock(const std::string& path, FileLock::Missing missing) override {
+    return base_.OpenLock(path, missing);
   }
 
  protected:

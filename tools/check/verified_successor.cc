@@ -46,7 +46,7 @@ class Looker {
 
   Status ByReading(const std::string& directory) const {
     // If the file system has no locks, each process reads.
-    Result<FileLock> lock = FileLock::Open(directory, FileLock::Missing::kError);
+    Result<FileLock> lock = fs_.OpenLock(directory, FileLock::Missing::kError);
     if (lock.ok()) (void)lock->Lock(FileLock::How::kExclusive);
     if (const Status known = OnRecord(directory); known.kind() != StatusKind::kNotFound) return known;
     CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(fs_, directory));

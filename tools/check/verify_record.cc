@@ -34,8 +34,8 @@ std::string PathOf(const std::string& step_directory) {
 std::string DigestOfManifest(const Manifest& manifest) { return ToHex(DigestOf(EncodeManifest(manifest))); }
 
 // Held while a record is read, changed and replaced. nullopt if the file system has no locks.
-std::optional<FileLock> LockDirectory(const std::string& directory) {
-  Result<FileLock> lock = FileLock::Open(directory, FileLock::Missing::kError);
+std::optional<FileLock> LockDirectory(FileSystem& fs, const std::string& directory) {
+  Result<FileLock> lock = fs.OpenLock(directory, FileLock::Missing::kError);
   if (!lock.ok() || !lock->Lock(FileLock::How::kExclusive).ok()) return std::nullopt;
   return std::move(*lock);
 }
@@ -175,7 +175,7 @@ Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& 
                                              const Manifest& manifest, const std::vector<Check>& checks) {
   const std::string path = PathOf(step_directory);
   CAIRN_RETURN_IF_ERROR(fs.MakeDir(ParentDir(path)));
-  const std::optional<FileLock> lock = LockDirectory(ParentDir(path));
+  const std::optional<FileLock> lock = LockDirectory(fs, ParentDir(path));
   const Result<std::string> text = ReadSmallFile(fs, path, kMaxVerifyRecordBytes);
   if (text.ok() && IsOfLaterVersion(*text))
     return NotSupported("{}: a later version of Cairn wrote this record; verify with that version", path);

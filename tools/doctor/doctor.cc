@@ -69,8 +69,8 @@ std::vector<Finding>::iterator LocksOf(HostReport& report) {
 }
 
 // Whether this process gets the lock that rank 0 holds. Errors: those of the disk.
-Status CheckTeamLock(const std::string& room, HostReport& own) {
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(room, kTeamLock), FileLock::Missing::kError));
+Status CheckTeamLock(FileSystem& fs, const std::string& room, HostReport& own) {
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, fs.OpenLock(JoinPath(room, kTeamLock), FileLock::Missing::kError));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, lock.TryLock(FileLock::How::kShared));
   const auto row = LocksOf(own);
   if (!ours || row == own.findings.end()) return OkStatus();
@@ -81,9 +81,9 @@ Status CheckTeamLock(const std::string& room, HostReport& own) {
   return OkStatus();
 }
 
-Status HandOver(const Rendezvous& rendezvous, const std::string& room, HostReport own) {
+Status HandOver(FileSystem& fs, const Rendezvous& rendezvous, const std::string& room, HostReport own) {
   CAIRN_RETURN_IF_ERROR(rendezvous.Begin());
-  Status status = CheckTeamLock(room, own);
+  Status status = CheckTeamLock(fs, room, own);
   const nlohmann::ordered_json facts = {{"host", own.host}, {"findings", ToJson(own.findings)}};
   if (status.ok())
     status = rendezvous.GatherToRoot(facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
@@ -184,7 +184,7 @@ Result<std::vector<HostReport>> Gather(FileSystem& fs, const std::string& direct
   std::vector<HostReport> reports;
   const Rendezvous rendezvous(fs, room, team);
   if (!team.leads()) {
-    CAIRN_RETURN_IF_ERROR(HandOver(rendezvous, room, std::move(own)));
+    CAIRN_RETURN_IF_ERROR(HandOver(fs, rendezvous, room, std::move(own)));
     return reports;
   }
   reports.push_back(std::move(own));
@@ -192,7 +192,7 @@ Result<std::vector<HostReport>> Gather(FileSystem& fs, const std::string& direct
   RemoveLeftovers(fs, name);
   CAIRN_ASSIGN_OR_RETURN(const PartialDir made,
                          PartialDir::Make(fs, room, {.step = true, .files = {std::string(kTeamLock)}}));
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(room, kTeamLock)));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, fs.OpenLock(JoinPath(room, kTeamLock)));
   CAIRN_ASSIGN_OR_RETURN(const bool held, lock.TryLock(FileLock::How::kExclusive));
   if (!held) return IoError("{}: this lock is refused although no process holds it", lock.path());
   CAIRN_RETURN_IF_ERROR(rendezvous.Begin());

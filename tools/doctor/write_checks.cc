@@ -177,10 +177,10 @@ std::optional<Finding> CheckLocks(const Examined& examined) {
               .meaning = "one process at a time writes into a run or store"};
   const std::string path = JoinPath(examined.probe, "lock");
   const Result<bool> second = [&]() -> Result<bool> {
-    CAIRN_ASSIGN_OR_RETURN(FileLock holder, FileLock::Open(path));
+    CAIRN_ASSIGN_OR_RETURN(FileLock holder, examined.fs.OpenLock(path));
     CAIRN_ASSIGN_OR_RETURN(const bool held, holder.TryLock(FileLock::How::kExclusive));
     if (!held) return IoError("{}: this lock is refused although no process holds it", path);
-    CAIRN_ASSIGN_OR_RETURN(FileLock other, FileLock::Open(path));
+    CAIRN_ASSIGN_OR_RETURN(FileLock other, examined.fs.OpenLock(path));
     return other.TryLock(FileLock::How::kExclusive);
   }();
   if (!second.ok() || *second) {

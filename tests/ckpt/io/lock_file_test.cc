@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 class LockFileTest : public testing::Test {
  protected:
-  LockFile Open() const { return LockFile::Open(path_).value(); }
+  LockFile Open() const { return LockFile::Open(FileSystem::Posix(), path_).value(); }
   std::string Text() const { return ReadSmallFile(fs_, path_, 4096).value(); }
   void Write(const std::string& text) const { std::ofstream(path_) << text; }
 
@@ -81,7 +81,9 @@ TEST_F(LockFileTest, AFileThatIsNotALockIsNotWritten) {
 
 TEST_F(LockFileTest, ALinkedCopyOfADirectoryHasALockOfItsOwn) {
   for (const char* name : {"run", "copy", "moved"}) std::filesystem::create_directory(dir_ / name);
-  const auto open = [&](const char* name) { return LockFile::Open(dir_ / name + "/.lock").value(); };
+  const auto open = [&](const char* name) {
+    return LockFile::Open(FileSystem::Posix(), dir_ / name + "/.lock").value();
+  };
   LockFile original = open("run");
   ASSERT_TRUE(*original.TryLock(kExclusive));
   std::filesystem::create_hard_link(dir_ / "run/.lock", dir_ / "copy/.lock");

@@ -43,7 +43,7 @@ TEST_F(CommitterTest, AnAbandonedSaveRemovesItsDirectories) {
     const auto committer = Create();
     ASSERT_TRUE(committer.ok()) << committer.status().message();
     EXPECT_TRUE(Exists(committer->partial()));
-    EXPECT_EQ(RunLock::Take(run_).status().kind(), StatusKind::kAlreadyExists);
+    EXPECT_EQ(RunLock::Take(FileSystem::Posix(), run_).status().kind(), StatusKind::kAlreadyExists);
   }
   EXPECT_FALSE(Exists(dir_ / "deep"));
 }

@@ -254,13 +254,13 @@ TEST(RoomForStepsTest, CountsAKeptStepUnlessItExists) {
 TEST(RunLockTest, DetectsThatTheRunDirectoryWasReplaced) {
   const TempDir temp(TempDir::Place::kMemory);
   std::filesystem::create_directory(temp / "a");
-  const auto lock = RunLock::Take(temp / "a");
+  const auto lock = RunLock::Take(FileSystem::Posix(), temp / "a");
   ASSERT_TRUE(lock.ok());
   EXPECT_TRUE(lock->CheckPlace().ok());
   std::filesystem::rename(temp / "a", temp / "b");
   EXPECT_FALSE(lock->CheckPlace().ok());
   std::filesystem::create_directory(temp / "a");
-  const auto second = RunLock::Take(temp / "a");
+  const auto second = RunLock::Take(FileSystem::Posix(), temp / "a");
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(lock->CheckPlace().ok());
   EXPECT_TRUE(second->CheckPlace().ok());
@@ -268,9 +268,9 @@ TEST(RunLockTest, DetectsThatTheRunDirectoryWasReplaced) {
 
 TEST(RunLockTest, AWaitingProcessReportsTheHolder) {
   const TempDir temp(TempDir::Place::kMemory);
-  std::optional<RunLock> holder = RunLock::Take(temp.path()).value();
+  std::optional<RunLock> holder = RunLock::Take(FileSystem::Posix(), temp.path()).value();
   const std::string who = fmt::format("pid {} on {}", ::getpid(), HostName());
-  EXPECT_THAT(RunLock::Take(temp.path()).status().message(), testing::HasSubstr(who));
+  EXPECT_THAT(RunLock::Take(FileSystem::Posix(), temp.path()).status().message(), testing::HasSubstr(who));
   const auto waiting = [&](const Status& why, std::chrono::seconds more) {
     EXPECT_TRUE(more > std::chrono::seconds(0) && more <= std::chrono::minutes(2)) << more.count();
     EXPECT_THAT(why.message(), testing::HasSubstr(who));

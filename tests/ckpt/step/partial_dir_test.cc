@@ -50,7 +50,7 @@ TEST_F(PartialDirTest, RefusesToWriteIntoACommittedStep) {
     EXPECT_EQ(CheckOutsideSteps(fs_, place).kind(), StatusKind::kInvalidArgument) << place;
     EXPECT_FALSE(MakeOutputDir(fs_, place).ok()) << place;
     EXPECT_FALSE(CheckFreeSpace(fs_, place, 0).ok()) << place;
-    EXPECT_FALSE(RunLock::Take(place).ok()) << place;
+    EXPECT_FALSE(RunLock::Take(FileSystem::Posix(), place).ok()) << place;
     EXPECT_FALSE(PartialDir::MakeFor(fs_, place + "/new", kFiles).ok()) << place;
   }
   EXPECT_FALSE(Exists(step + "/a") || Exists(step + "/.lock"));
@@ -277,7 +277,7 @@ TEST_F(PartialDirTest, ASaveOfALiveTrainingStays) {
   Leave("step-00000010.partial-01234567");
   Mark("step-00000010.partial-01234567", {.step = true});
   {
-    const auto training = RunLock::Take(dir_.path());
+    const auto training = RunLock::Take(FileSystem::Posix(), dir_.path());
     ASSERT_TRUE(training.ok());
     RemoveLeftovers(fs_, dir_ / "step-00000010");
     EXPECT_TRUE(Exists(dir_ / "step-00000010.partial-01234567"));

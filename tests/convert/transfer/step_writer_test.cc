@@ -22,7 +22,7 @@ class LockProbe final : public WrappedFileSystem {
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
     if (call.kind != FsCall::Kind::kMakeDir || !call.path.starts_with(run_dir_ + "/step-")) return run();
     ++made;
-    unlocked += RunLock::Take(run_dir_).ok();
+    unlocked += RunLock::Take(FileSystem::Posix(), run_dir_).ok();
     return fails_ ? IoError("no directory") : run();
   }
 

@@ -300,7 +300,7 @@ TEST_F(ReshapeErrorTest, ADamagedSourceLeavesNothing) {
 
 TEST_F(ReshapeErrorTest, RefusesADirectoryThatATrainingWritesInto) {
   ASSERT_TRUE(Fs().MakeDir(dir_ / "b").ok());
-  const auto lock = RunLock::Take(dir_ / "b");
+  const auto lock = RunLock::Take(FileSystem::Posix(), dir_ / "b");
   ASSERT_TRUE(lock.ok());
   const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.tp = 1});
   ASSERT_FALSE(result.ok());

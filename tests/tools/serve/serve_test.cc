@@ -425,7 +425,7 @@ TEST(ServeTest, AMessageWithoutANumberEndsTheHelperAndFreesTheRun) {
     trainer.HandOver();
     trainer.SendAsItIs({{"id", id}, {"do", "copied"}});
     EXPECT_TRUE(trainer.Ended());
-    EXPECT_TRUE(RunLock::Take(dir / "run").ok());
+    EXPECT_TRUE(RunLock::Take(FileSystem::Posix(), dir / "run").ok());
     EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
   }
 }
@@ -486,7 +486,7 @@ TEST(ServeTest, AFieldOfTheWrongTypeBlocksNeitherHelperNorRun) {
           trainer.SendAsItIs(request, {}, request["do"] == "window" ? window.descriptor() : -1);
         trainer.Die();
         const bool made = FileSystem::Posix().Stat(dir / "run").ok();
-        EXPECT_TRUE(!made || RunLock::Take(dir / "run").ok());
+        EXPECT_TRUE(!made || RunLock::Take(FileSystem::Posix(), dir / "run").ok());
       }
   }
 }

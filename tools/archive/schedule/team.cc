@@ -6,16 +6,12 @@
 
 #include "tools/archive/schedule/team.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/backoff.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/base/parse_number.h"
-#include "ckpt/base/posix_error.h"
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
@@ -153,7 +149,7 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
 
 Result<TeamStore> TeamStore::Join(const Store& store, const RankTeam& team,
                                   const std::function<Status()>& prepare) {
-  CAIRN_ASSIGN_OR_RETURN(LockFile lock, LockFile::Open(store.Path(kLockName)));
+  CAIRN_ASSIGN_OR_RETURN(LockFile lock, LockFile::Open(store.fs(), store.Path(kLockName)));
   for (Backoff backoff;; backoff.Pause()) {
     CAIRN_ASSIGN_OR_RETURN(const bool alone, lock.TryLock(FileLock::How::kExclusive));
     if (alone) {
@@ -183,7 +179,7 @@ std::vector<size_t> TeamStore::Order(size_t count) const {
 }
 
 Result<FileLock> TeamStore::OpenClaim(std::string_view name) const {
-  return FileLock::Open(JoinPath(store_.Path(kTeamClaimsName), name));
+  return store_.fs().OpenLock(JoinPath(store_.Path(kTeamClaimsName), name));
 }
 
 Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareResult()>& work) {
@@ -199,17 +195,14 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
   CAIRN_ASSIGN_OR_RETURN(FileLock lock, OpenClaim(claim));
   CAIRN_ASSIGN_OR_RETURN(const bool locked, lock.TryLock(FileLock::How::kExclusive));
   if (!locked) return false;
-  const int fd = lock.fd().get();
   const auto said = ReadSmallFile(store_.fs(), lock.path(), kMaxTeamBytes);
   if (said.ok() && ShareFromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
   const int64_t started = Now();
   ShareResult result = work();
   result.started_unix_seconds = started;
   result.finished_unix_seconds = Now();
-  const std::string text = ShareToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
-  if (::ftruncate(fd, 0) != 0 ||
-      ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-    return PosixError("write", lock.path(), errno);
+  CAIRN_RETURN_IF_ERROR(
+      lock.WriteText(ShareToJson(result).dump(-1, ' ', false, json::error_handler_t::replace)));
   return true;
 }
 

@@ -69,7 +69,7 @@ class TeamStore {
  private:
   TeamStore(Store store, RankTeam team, LockFile lock)
       : store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {
-    MarkBusy(lock_);
+    lock_.file().Announce();
   }
   // Opens the claim, or the lock, of this name.
   Result<FileLock> OpenClaim(std::string_view name) const;

@@ -5,10 +5,6 @@
 
 #include "tools/archive/store/store.h"
 
-#include <fcntl.h>
-#include <linux/magic.h>
-#include <sys/vfs.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -282,10 +278,10 @@ Status WriteStoreReadme(const Store& store) {
 }
 
 Result<LockFile> LockStore(const Store& store) {
-  CAIRN_ASSIGN_OR_RETURN(LockFile lock, LockFile::Open(store.Path(kLockName)));
+  CAIRN_ASSIGN_OR_RETURN(LockFile lock, LockFile::Open(store.fs(), store.Path(kLockName)));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, lock.TryLock(FileLock::How::kExclusive));
   if (!ours) return StoreIsBusy(store, lock);
-  MarkBusy(lock);
+  lock.file().Announce();
   return lock;
 }
 
@@ -294,19 +290,9 @@ Status StoreIsBusy(const Store& store, const LockFile& lock) {
                        store.directory(), lock.HeldBy());
 }
 
-// A flock cannot be queried without trying to take it, so holders also share a byte-range lock, which fcntl()
-// can query. NFS implements the flock itself as such a lock.
-void MarkBusy(const LockFile& lock) {
-  const int fd = lock.file().fd().get();
-  struct statfs where;
-  struct flock mark = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-  if (::fstatfs(fd, &where) == 0 && where.f_type != NFS_SUPER_MAGIC) (void)::fcntl(fd, F_OFD_SETLK, &mark);
-}
-
 bool IsBusy(const Store& store) {
-  const auto file = FileLock::Open(store.Path(kLockName), FileLock::Missing::kError);
-  struct flock other = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-  return file.ok() && ::fcntl(file->fd().get(), F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK;
+  const auto file = store.fs().OpenLock(store.Path(kLockName), FileLock::Missing::kError);
+  return file.ok() && file->IsAnnounced();
 }
 
 }  // namespace cairn

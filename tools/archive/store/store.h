@@ -131,8 +131,6 @@ Status WriteStoreReadme(const Store& store);
 Result<LockFile> LockStore(const Store& store);
 // AlreadyExists, with the holder as far as the store's lock names it, and the remedy.
 Status StoreIsBusy(const Store& store, const LockFile& lock);
-// Shows to IsBusy() that the store's lock is held, as long as it is.
-void MarkBusy(const LockFile& lock);
 // True if a process writes to the store. Takes no lock, not even for a moment, because that would refuse a
 // writer.
 bool IsBusy(const Store& store);

@@ -194,7 +194,7 @@ TEST_F(ArchiveRunTest, RemovesASourceOnlyIfNothingElseIsLost) {
   EXPECT_EQ(DeleteSource({FileSystem::Posix(), source_}, source_, *copy).kind(),
             StatusKind::kInvalidArgument);
   {
-    const auto training = RunLock::Take(dir_ / "gpt");
+    const auto training = RunLock::Take(FileSystem::Posix(), dir_ / "gpt");
     EXPECT_EQ(DeleteSource(store_, source_, *copy).kind(), StatusKind::kInvalidArgument);
   }
   EXPECT_EQ(DeleteSource(store_, source_, *copy).kind(),
