@@ -1,7 +1,15 @@
 // The file is flattened to paths such as zero_optimization.stage. A path fills a flag, has no effect, or is
 // unknown. Settings that stand for several flags or depend on others (fp16, offload, optimizer, scheduler)
-// have separate functions. deepspeed_keys.h lists the paths. The values that "auto" stands for are those of
-// transformers' integrations/deepspeed.py.
+// have separate functions. The values that "auto" stands for are those of transformers'
+// integrations/deepspeed.py.
+//
+// deepspeed.json lists the paths, after DeepSpeed's runtime/config.py, runtime/constants.py,
+// runtime/zero/config.py, runtime/precision_config.py and runtime/lr_schedules.py, versions 0.3 to 0.19.
+// Groups of a path and its flag: `settings`, `loss_scale` (only under fp16), `optimizer`, `scheduler`. Lists:
+// `file_counts`, for which the file wins over a flag; `own`, which have functions here; `harmless`, which
+// only tune DeepSpeed's implementation or its log, a section with all below it. What changes a training and
+// is not supported: `only` has the one value that is accepted, `switched_off` the sections that must be off,
+// with any content.
 #include "runtime/config/deepspeed_config.h"
 
 #include <fmt/ranges.h>
@@ -14,13 +22,30 @@
 
 #include "ckpt/base/nearest_name.h"
 #include "ckpt/io/strict_json.h"
-#include "runtime/config/deepspeed_keys.h"
+#include "config_texts.h"
 
 namespace cairn {
 namespace {
 
-using namespace deepspeed;
 using Json = nlohmann::json;
+
+// A group of deepspeed.json, in its order.
+const nlohmann::ordered_json& Known(const char* group) {
+  static const auto kKnown = nlohmann::ordered_json::parse(kDeepspeedText);
+  return kKnown.at(group);
+}
+
+std::vector<std::string> PathsOf(std::initializer_list<const char*> groups) {
+  std::vector<std::string> paths;
+  for (const char* group : groups)
+    for (const auto& [path, value] : Known(group).items())
+      paths.push_back(Known(group).is_array() ? value.get<std::string>() : path);
+  return paths;
+}
+
+bool IsAmong(const std::string& path, const char* group) {
+  return std::ranges::any_of(Known(group), [&](const auto& each) { return each == path; });
+}
 
 constexpr uint64_t kMaxJsonBytes = 1 << 20;
 constexpr double kLargestExact = 9007199254740992.0;  // 2^53
@@ -88,7 +113,7 @@ class DeepSpeedFile {
     Flatten("", file);
     CAIRN_RETURN_IF_ERROR(CheckPaths());
     CAIRN_RETURN_IF_ERROR(CheckSections(file));
-    for (const JsonSetting& setting : kSettings) CAIRN_RETURN_IF_ERROR(Take(setting));
+    CAIRN_RETURN_IF_ERROR(TakeAll("settings"));
     CAIRN_RETURN_IF_ERROR(TakeLossScale());
     CAIRN_RETURN_IF_ERROR(TakeOffload("zero_optimization.offload_optimizer", "offload-optimizer"));
     CAIRN_RETURN_IF_ERROR(TakeOffload("zero_optimization.offload_param", "offload-param"));
@@ -105,7 +130,7 @@ class DeepSpeedFile {
   void Flatten(const std::string& prefix, const Json& object) {
     for (const auto& [key, value] : object.items()) {
       const std::string path = prefix + key;
-      if (value.is_object() && std::ranges::find(kSwitchedOff, path) == std::end(kSwitchedOff))
+      if (value.is_object() && !IsAmong(path, "switched_off"))
         Flatten(path + ".", value);
       else
         values_[path] = value;
@@ -119,20 +144,17 @@ class DeepSpeedFile {
   }
 
   Status CheckPaths() {
-    std::vector<std::string> known;
-    for (const JsonSetting& setting : kSettings) known.emplace_back(setting.path);
-    for (const JsonSetting& setting : kLossScale) known.emplace_back(setting.path);
-    for (const OnlyValue& only : kOnly) known.emplace_back(only.path);
-    known.insert(known.end(), std::begin(kOwn), std::end(kOwn));
-    known.insert(known.end(), std::begin(kSwitchedOff), std::end(kSwitchedOff));
+    std::vector<std::string> known =
+        PathsOf({"settings", "loss_scale", "only", "own", "optimizer", "scheduler", "switched_off"});
+    const std::vector<std::string> harmless = PathsOf({"harmless"});
     for (const auto& [path, value] : values_) {
       if (std::ranges::find(known, path) != known.end()) continue;
       const auto is_below = [&](std::string_view section) { return IsBelow(path, section); };
-      if (std::ranges::any_of(kHarmless, is_below)) {
+      if (std::ranges::any_of(harmless, is_below)) {
         harmless_.push_back(path);
         continue;
       }
-      known.insert(known.end(), std::begin(kHarmless), std::end(kHarmless));
+      known.insert(known.end(), harmless.begin(), harmless.end());
       const std::string nearest = NearestName(known, path);
       return InvalidArgument("{}: unknown key '{}'{}", path_, path,
                              nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
@@ -141,21 +163,26 @@ class DeepSpeedFile {
   }
 
   Status CheckSections(const Json& file) const {
-    for (const std::string_view section : kSwitchedOff)
+    for (const std::string& section : PathsOf({"switched_off"}))
       if (const auto found = file.find(section); found != file.end() && IsOn(*found))
         return NotSupported("{}: {} is not supported", path_, section);
-    for (const OnlyValue& only : kOnly)
-      if (const Json* value = Find(only.path); value && *value != Json::parse(only.value))
-        return NotSupported("{}: {} is {}; only {} is supported", path_, only.path, value->dump(),
-                            only.value);
+    for (const auto& [path, only] : Known("only").items())
+      if (const Json* value = Find(path); value && *value != Json(only))
+        return NotSupported("{}: {} is {}; only {} is supported", path_, path, value->dump(), only.dump());
     return OkStatus();
   }
 
-  Status Take(const JsonSetting& setting) {
-    const Json* value = Find(setting.path);
-    if (value) return Fill(setting, *value);
-    const auto written = values_.find(setting.path);
-    if (written != values_.end() && IsAuto(written->second)) TakeAuto(setting.flag);
+  Status TakeAll(const char* group) {
+    for (const auto& [path, flag] : Known(group).items())
+      CAIRN_RETURN_IF_ERROR(Take(path, flag.get<std::string>()));
+    return OkStatus();
+  }
+
+  Status Take(const std::string& path, const std::string& flag) {
+    const Json* value = Find(path);
+    if (value) return Fill(path, flag, *value);
+    const auto written = values_.find(path);
+    if (written != values_.end() && IsAuto(written->second)) TakeAuto(flag);
     return OkStatus();
   }
 
@@ -167,28 +194,28 @@ class DeepSpeedFile {
 
   bool IsGiven(std::string_view flag) const { return std::ranges::find(given_, flag) != given_.end(); }
 
-  Status Fill(const JsonSetting& setting, const Json& value) {
-    const Flag& flag = *FindTrainFlag(setting.flag);
-    return std::visit([&](auto field) { return FillField(setting, value, flag, config_.*field); },
-                      flag.field);
+  Status Fill(const std::string& path, const std::string& flag, const Json& value) {
+    return std::visit(
+        [&](auto field) { return FillField(path, *FindTrainFlag(flag), value, config_.*field); },
+        FindTrainFlag(flag)->field);
   }
 
   template <typename T>
-  Status FillField(const JsonSetting& setting, const Json& value, const Flag& flag, T& field) {
+  Status FillField(const std::string& path, const Flag& flag, const Json& value, T& field) {
     T read{};
     if (!ReadJson(value, read))
-      return InvalidArgument("{}: {} is {}, which is not a valid value of --{}", path_, setting.path,
-                             value.dump(), setting.flag);
-    if (IsGiven(setting.flag) && read != field) {
-      if (setting.if_both == IfBoth::kMustAgree)
-        return InvalidArgument("{}: {} is {}, but {} is given; they must agree", path_, setting.path,
-                               value.dump(), FlagText(flag, config_));
+      return InvalidArgument("{}: {} is {}, which is not a valid value of --{}", path_, path, value.dump(),
+                             flag.name);
+    if (IsGiven(flag.name) && read != field) {
+      if (!IsAmong(path, "file_counts"))
+        return InvalidArgument("{}: {} is {}, but {} is given; they must agree", path_, path, value.dump(),
+                               FlagText(flag, config_));
       config_.notes.push_back(
           fmt::format("{} has no effect: as in DeepSpeed, {} takes precedence, and its {} is {}",
-                      FlagText(flag, config_), path_, setting.path, value.dump()));
+                      FlagText(flag, config_), path_, path, value.dump()));
     }
     field = read;
-    given_.emplace_back(setting.flag);
+    given_.push_back(flag.name);
     return OkStatus();
   }
 
@@ -196,31 +223,29 @@ class DeepSpeedFile {
   Status TakeLossScale() {
     if (!config_.fp16) return OkStatus();
     constexpr int kDefaultPower = 16;
-    for (const JsonSetting& setting : kLossScale) {
-      const Json* value = Find(setting.path);
-      if (setting.path != "fp16.initial_scale_power") {
-        if (value) CAIRN_RETURN_IF_ERROR(Fill(setting, *value));
+    for (const auto& [path, flag] : Known("loss_scale").items()) {
+      const Json* value = Find(path);
+      if (path != "fp16.initial_scale_power") {
+        if (value) CAIRN_RETURN_IF_ERROR(Fill(path, flag.get<std::string>(), *value));
         continue;
       }
-      if (!value && (IsGiven(setting.flag) || !Find("fp16.enabled"))) continue;
+      if (!value && (IsGiven(flag.get<std::string>()) || !Find("fp16.enabled"))) continue;
       int power = kDefaultPower;
       if (value && !ReadJson(*value, power))
-        return InvalidArgument("{}: {} is {}; it must be a whole number", path_, setting.path, value->dump());
-      CAIRN_RETURN_IF_ERROR(Fill(setting, std::exp2(power)));
+        return InvalidArgument("{}: {} is {}; it must be a whole number", path_, path, value->dump());
+      CAIRN_RETURN_IF_ERROR(Fill(path, flag.get<std::string>(), std::exp2(power)));
     }
     return OkStatus();
   }
 
-  Status TakeOffload(const std::string& section, std::string_view flag) {
+  Status TakeOffload(const std::string& section, const std::string& flag) {
     const Json* device = Find(section + ".device");
     if (!device) return OkStatus();
     if (*device == "nvme")
       return NotSupported("{}: {}.device is nvme; only none and cpu are supported", path_, section);
     if (*device != "none" && *device != "cpu")
       return InvalidArgument("{}: {}.device is {}; it must be none or cpu", path_, section, device->dump());
-    const std::string path = section + ".device";
-    CAIRN_RETURN_IF_ERROR(Fill({path, flag}, *device == "cpu"));
-    return OkStatus();
+    return Fill(section + ".device", flag, *device == "cpu");
   }
 
   Status TakeOptimizer() {
@@ -231,19 +256,15 @@ class DeepSpeedFile {
     if (name != "adam" && name != "adamw" && name != "sgd")
       return NotSupported("{}: optimizer.type is {}; only Adam, AdamW and SGD are supported", path_,
                           type->dump());
-    CAIRN_RETURN_IF_ERROR(Fill({"optimizer.type", "optimizer"}, name == "sgd" ? "sgd" : "adam"));
-    const JsonSetting rows[] = {{"optimizer.params.lr", "lr"},
-                                {"optimizer.params.eps", "adam-eps"},
-                                {"optimizer.params.weight_decay", "weight-decay"},
-                                {"optimizer.params.momentum", "sgd-momentum"}};
-    for (const JsonSetting& row : rows) CAIRN_RETURN_IF_ERROR(Take(row));
+    CAIRN_RETURN_IF_ERROR(Fill("optimizer.type", "optimizer", name == "sgd" ? "sgd" : "adam"));
+    CAIRN_RETURN_IF_ERROR(TakeAll("optimizer"));
     const Json* betas = Find("optimizer.params.betas");
     if (!betas) return OkStatus();
     if (!betas->is_array() || betas->size() != 2)
       return InvalidArgument("{}: optimizer.params.betas is {}; it must be two numbers", path_,
                              betas->dump());
-    CAIRN_RETURN_IF_ERROR(Fill({"optimizer.params.betas", "adam-beta1"}, (*betas)[0]));
-    return Fill({"optimizer.params.betas", "adam-beta2"}, (*betas)[1]);
+    CAIRN_RETURN_IF_ERROR(Fill("optimizer.params.betas", "adam-beta1", (*betas)[0]));
+    return Fill("optimizer.params.betas", "adam-beta2", (*betas)[1]);
   }
 
   // WarmupLR stays at its highest rate, WarmupDecayLR falls to 0. Both rise by the logarithm of the step
@@ -255,13 +276,8 @@ class DeepSpeedFile {
     if (!decays && *type != "WarmupLR")
       return NotSupported("{}: scheduler.type is {}; only WarmupLR and WarmupDecayLR are supported", path_,
                           type->dump());
-    CAIRN_RETURN_IF_ERROR(Fill({"scheduler.type", "lr-decay-style"}, decays ? "linear" : "constant"));
-    const JsonSetting rows[] = {{"scheduler.params.warmup_min_lr", "lr-warmup-init"},
-                                {"scheduler.params.warmup_max_lr", "lr"},
-                                {"scheduler.params.warmup_num_steps", "lr-warmup-iters"},
-                                {"scheduler.params.warmup_type", "lr-warmup-style"},
-                                {"scheduler.params.total_num_steps", "lr-decay-iters"}};
-    for (const JsonSetting& row : rows) CAIRN_RETURN_IF_ERROR(Take(row));
+    CAIRN_RETURN_IF_ERROR(Fill("scheduler.type", "lr-decay-style", decays ? "linear" : "constant"));
+    CAIRN_RETURN_IF_ERROR(TakeAll("scheduler"));
     if (!Find("scheduler.params.warmup_type") && !IsGiven("lr-warmup-style")) config_.lr_warmup_style = "log";
     return OkStatus();
   }
