@@ -14,7 +14,7 @@
 #include <set>
 #include <tuple>
 
-#include "tools/plan/built_in_runs.h"
+#include "plan_texts.h"
 #include "tools/plan/formulas.h"
 #include "tools/plan/least_squares.h"
 
@@ -292,10 +292,11 @@ Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cl
 }
 
 Result<std::vector<RunRow>> BuiltInRuns(const std::string& place, Program program) {
-  for (const BuiltInTable& built_in : BuiltInTables()) {
-    if (built_in.cluster != place) continue;
-    CAIRN_ASSIGN_OR_RETURN(const CsvTable table,
-                           ParseCsv(built_in.csv, fmt::format("built-in runs of {}", place)));
+  for (const auto& [cluster_name, csv] : {std::pair{"jean-zay", kA100_runsText},
+                                          {"selene", kSelene_runsText},
+                                          {"nvidia-h100", kH100_runsText}}) {
+    if (place != cluster_name) continue;
+    CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ParseCsv(csv, fmt::format("built-in runs of {}", place)));
     CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, FindCluster(place));
     CAIRN_ASSIGN_OR_RETURN(RunRows runs, ParseRunRows(table, true, cluster, {}, program));
     return std::move(runs.rows);

@@ -1,10 +1,11 @@
-// The script is one template; only the flags are computed. It runs srun in the background and waits, because
-// bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm sends USR1 to
-// the batch shell, whose trap passes it to srun; the script then waits again, for the signal ended the first
-// wait early. It requeues itself if the signal came and the training exited with status 0, and a limited
-// number of times if the training lost a rank or a node; a task of an array leaves both to the next task. On
-// a node failure that Slurm notices first, a preemption and `scontrol requeue` Slurm requeues it. The job
-// asks for processors and not for tasks: Slurm keeps the number of tasks from the first start, and `sbatch
+// The script is a template, job.sbatch; only the flags are computed. It runs srun in the background and
+// waits, because bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm
+// sends USR1 to the batch shell, whose trap passes it to srun; the script then waits again, for the signal
+// ended the first wait early. It requeues itself if the signal came and the training exited with status 0,
+// and a limited number of times if the training lost a rank or a node; a task of an array leaves both to the
+// next task. On a node failure that Slurm notices first, a preemption and `scontrol requeue` Slurm requeues
+// it. The job asks for processors and not for tasks: Slurm keeps the number of tasks from the first start,
+// and `sbatch
 // --nodes=3-4` could not start again on 3.
 
 #include "tools/plan/sbatch.h"
@@ -15,6 +16,8 @@
 #include <sstream>
 
 #include "ckpt/base/exit_code.h"
+#include "ckpt/base/filled_text.h"
+#include "plan_texts.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {
@@ -101,28 +104,6 @@ bool Gives(const std::string& arguments, const std::string& flag) {
 
 constexpr int kSaveMinutes = 10;   // before its limit the job saves
 constexpr int kMaxRestarts = 100;  // of a job that lost a rank or a node
-constexpr char kRequeues[] =
-    R"(case $status in
-  0) [ "$asked" = 0 ] || scontrol requeue "$SLURM_JOB_ID" ;;
-  {lost} | 137) # a rank or a node was lost; a rank was killed
-    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "${{MAX_RESTARTS:-{restarts}}}" ]; then
-      echo "A rank or a node was lost (exit status $status): job $SLURM_JOB_ID is queued again" >&2
-      scontrol requeue "$SLURM_JOB_ID"
-    else
-      echo "A rank or a node was lost (exit status $status) after ${{SLURM_RESTART_COUNT:-0}} restarts: the job ends" >&2
-    fi
-    ;;
-esac
-)";
-// All tasks are in the queue from the beginning, so each waits while the one before trains.
-constexpr char kNextTask[] =
-    R"(case $status in
-  0) next=$asked ;; # else the training is complete
-  {lost} | 137) next=1 ;; # a rank or a node was lost; a rank was killed
-  *) next=0 ;;
-esac
-[ "$next" = 1 ] || scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
-)";
 constexpr char kDataFlag[] =
     "--data-path \"${DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}\"";
 
@@ -171,53 +152,25 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
   if (!data) flags.push_back(kDataFlag);
   const std::string tasks = setup.gpus % node == 0 ? fmt::format("$(({} * SLURM_JOB_NUM_NODES))", node)
                                                    : std::to_string(setup.gpus);
-  const int lost = kExitLostPeer;
+  // All tasks of an array are in the queue from the beginning, so each waits while the one before trains.
   const std::string end =
-      options.array > 0 ? fmt::format(kNextTask, fmt::arg("lost", lost))
-                        : fmt::format(kRequeues, fmt::arg("lost", lost), fmt::arg("restarts", kMaxRestarts));
-  return fmt::format(
-      R"(#!/bin/bash
-# Written by cairn plan. Submit with: {prefix}sbatch {name}.sbatch
-#SBATCH --job-name={name}
-#SBATCH --output={name}.out
-#SBATCH --open-mode=append
-#SBATCH --nodes={nodes}
-#SBATCH --mincpus={node}
-{gpus_per_node}#SBATCH --time={time}
-#SBATCH --signal=B:USR1@{signal}
-#SBATCH --requeue
-{array}set -euo pipefail
-
-save=${{SAVE:-$PWD/{name}}} # checkpoints; the job resumes from the newest good one
-flags=(
-  {flags}
-  --save "$save"
-)
-
-# Open MPI needs PMIx. Slurm sends USR1 {minutes} min before the limit; srun
-# passes it to the ranks, which save and exit with status 0.
-asked=0
-step=
-trap 'asked=1; [ -z "$step" ] || kill -USR1 "$step"' USR1
-srun --mpi="${{SLURM_MPI_TYPE:-pmix}}" --ntasks={tasks} --ntasks-per-node={node} --kill-on-bad-exit=1 \
-  "${{CAIRN:-cairn}}" train "${{flags[@]}}"{arguments} &
-step=$!
-status=0
-wait "$step" || status=$?
-while kill -0 "$step" 2>/dev/null; do # wait returns early when the signal comes
-  status=0
-  wait "$step" || status=$?
-done
-{end}exit "$status"
-)",
-      fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("node", node), fmt::arg("tasks", tasks),
-      fmt::arg("end", end),
-      fmt::arg("array", options.array > 0 ? fmt::format("#SBATCH --array=1-{}%1\n", options.array) : ""),
-      fmt::arg("gpus_per_node", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)),
-      fmt::arg("time", options.time), fmt::arg("signal", kSaveMinutes * 60),
-      fmt::arg("minutes", kSaveMinutes), fmt::arg("flags", fmt::join(flags, "\n  ")),
-      fmt::arg("prefix", data ? "" : "DATA_PATH=/path/to/prefix "),
-      fmt::arg("arguments", options.arguments.empty() ? "" : " " + options.arguments));
+      FilledText(options.array > 0 ? kNextText : kRequeueText,
+                 {{"LOST", std::to_string(kExitLostPeer)}, {"RESTARTS", std::to_string(kMaxRestarts)}});
+  return FilledText(
+      kJobText,
+      {{"NAME", name},
+       {"NODES", std::to_string(nodes)},
+       {"NODE", std::to_string(node)},
+       {"TASKS", tasks},
+       {"END", end},
+       {"ARRAY", options.array > 0 ? fmt::format("#SBATCH --array=1-{}%1\n", options.array) : ""},
+       {"GPUS_PER_NODE", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)},
+       {"TIME", options.time},
+       {"SIGNAL", std::to_string(kSaveMinutes * 60)},
+       {"MINUTES", std::to_string(kSaveMinutes)},
+       {"FLAGS", fmt::format("{}", fmt::join(flags, "\n  "))},
+       {"PREFIX", data ? "" : "DATA_PATH=/path/to/prefix "},
+       {"ARGUMENTS", options.arguments.empty() ? "" : " " + options.arguments}});
 }
 
 }  // namespace cairn

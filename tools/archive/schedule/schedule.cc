@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/filled_text.h"
 #include "ckpt/base/utf8.h"
 #include "schedule_texts.h"
 #include "tools/process/shell_word.h"
@@ -38,19 +39,6 @@ std::string SbatchWord(const std::string& text) {
   std::string word = "\"";
   for (const char c : text) word += c == '"' ? "\"'\"'\"" : std::string(1, c);
   return word + '"';
-}
-
-// `text` with a value for each %%NAME%%.
-std::string Filled(std::string_view text, const std::map<std::string_view, std::string>& values) {
-  constexpr std::string_view kMark = "%%";
-  std::string filled;
-  for (size_t at; (at = text.find(kMark)) != text.npos;) {
-    const size_t end = text.find(kMark, at + kMark.size());
-    filled += text.substr(0, at);
-    filled += values.at(text.substr(at + kMark.size(), end - at - kMark.size()));
-    text.remove_prefix(end + kMark.size());
-  }
-  return filled.append(text);
 }
 
 std::string Doubled(const std::string& text, char mark) {
@@ -160,39 +148,39 @@ std::string SlurmScript(const ScheduleOptions& o) {
   if (!o.account.empty()) site += fmt::format("#SBATCH --account={}\n", SbatchWord(o.account));
   // With singleton the tasks of an array would also wait for each other.
   if (o.array > 1) site += fmt::format("#SBATCH --array=0-{}\n", o.array - 1);
-  return Filled(kSlurmText, {{"MADE_BY", std::string(kMadeBy)},
-                             {"NAME", ChainName(o)},
-                             {"TIME", SbatchWord(o.time_limit)},
-                             {"LOG", SbatchWord(Doubled(o.log, '%'))},
-                             {"SITE", site},
-                             {"SCRIPT", ShellWord(o.script)},
-                             {"POLICY", ShellWord(o.policy)},
-                             {"PREFIX", std::string(kChainPrefix)},
-                             {"ID", IdOf(o.policy)},
-                             {"HOURS", std::to_string(o.every_hours)},
-                             {"AFTER", o.array > 1 ? "afterany:$SLURM_ARRAY_JOB_ID" : "singleton"},
-                             {"RUN", RunLine(o)}});
+  return FilledText(kSlurmText, {{"MADE_BY", std::string(kMadeBy)},
+                                 {"NAME", ChainName(o)},
+                                 {"TIME", SbatchWord(o.time_limit)},
+                                 {"LOG", SbatchWord(Doubled(o.log, '%'))},
+                                 {"SITE", site},
+                                 {"SCRIPT", ShellWord(o.script)},
+                                 {"POLICY", ShellWord(o.policy)},
+                                 {"PREFIX", std::string(kChainPrefix)},
+                                 {"ID", IdOf(o.policy)},
+                                 {"HOURS", std::to_string(o.every_hours)},
+                                 {"AFTER", o.array > 1 ? "afterany:$SLURM_ARRAY_JOB_ID" : "singleton"},
+                                 {"RUN", RunLine(o)}});
 }
 
 std::string SystemdService(const ScheduleOptions& o) {
   const std::string path = "PATH=" + o.search_path;
-  return Filled(kServiceText,
-                {{"MADE_BY", std::string(kMadeBy)},
-                 {"NAME", ChainName(o)},
-                 {"LOG", Doubled(o.log, '%')},
-                 {"PATH", o.search_path.empty() ? "" : fmt::format("Environment={}\n", UnitString(path))},
-                 {"CAIRN", UnitString(o.cairn)},
-                 {"POLICY", UnitArgument(o.policy)}});
+  return FilledText(kServiceText,
+                    {{"MADE_BY", std::string(kMadeBy)},
+                     {"NAME", ChainName(o)},
+                     {"LOG", Doubled(o.log, '%')},
+                     {"PATH", o.search_path.empty() ? "" : fmt::format("Environment={}\n", UnitString(path))},
+                     {"CAIRN", UnitString(o.cairn)},
+                     {"POLICY", UnitArgument(o.policy)}});
 }
 
 std::string SystemdTimer(const ScheduleOptions& o) {
   const std::string hours = o.every_hours == kHoursOfWeek ? "Sun *-*-* 03"
                             : o.every_hours == 24         ? "*-*-* 03"
                                                           : fmt::format("*-*-* 00/{}", o.every_hours);
-  return Filled(kTimerText, {{"MADE_BY", std::string(kMadeBy)},
-                             {"NAME", ChainName(o)},
-                             {"HOURS", std::to_string(o.every_hours)},
-                             {"WHEN", fmt::format("{}:{:02}:00", hours, MinuteOf(o.policy))}});
+  return FilledText(kTimerText, {{"MADE_BY", std::string(kMadeBy)},
+                                 {"NAME", ChainName(o)},
+                                 {"HOURS", std::to_string(o.every_hours)},
+                                 {"WHEN", fmt::format("{}:{:02}:00", hours, MinuteOf(o.policy))}});
 }
 
 std::string CrontabLine(const ScheduleOptions& o) {
