@@ -21,36 +21,19 @@ struct Examined {
 };
 
 // nullopt: nothing to report.
-using DoctorCheck = std::optional<Finding> (*)(const Examined& examined);
+using DoctorCheck = std::optional<Finding>(const Examined& examined);
 
 // The host (host_checks.cc).
-std::optional<Finding> CheckDescriptors(const Examined& examined);
-std::optional<Finding> CheckLockedMemory(const Examined& examined);
-std::optional<Finding> CheckProcesses(const Examined& examined);
-std::optional<Finding> CheckMemory(const Examined& examined);
-std::optional<Finding> CheckHugePages(const Examined& examined);
-std::optional<Finding> CheckSharedMemory(const Examined& examined);
-std::optional<Finding> CheckSlurm(const Examined& examined);
-std::optional<Finding> CheckMpi(const Examined& examined);
+DoctorCheck CheckDescriptors, CheckLockedMemory, CheckProcesses, CheckMemory, CheckHugePages,
+    CheckSharedMemory, CheckSlurm, CheckMpi;
 
 // The directory, by asking the system (place_checks.cc).
-std::optional<Finding> CheckFileSystem(const Examined& examined);
-std::optional<Finding> CheckNameCaches(const Examined& examined);
-std::optional<Finding> CheckAccessTimes(const Examined& examined);
-std::optional<Finding> CheckSpace(const Examined& examined);
-std::optional<Finding> CheckInodes(const Examined& examined);
-std::optional<Finding> CheckQuota(const Examined& examined);
-std::optional<Finding> CheckLustreTargets(const Examined& examined);
+DoctorCheck CheckFileSystem, CheckNameCaches, CheckAccessTimes, CheckSpace, CheckInodes, CheckQuota,
+    CheckLustreTargets;
 
 // The directory, by writing (write_checks.cc). They write into `probe`.
-std::optional<Finding> CheckFsync(const Examined& examined);
-std::optional<Finding> CheckReadBack(const Examined& examined);
-std::optional<Finding> CheckReplace(const Examined& examined);
-std::optional<Finding> CheckExchange(const Examined& examined);
-std::optional<Finding> CheckLocks(const Examined& examined);
-std::optional<Finding> CheckClock(const Examined& examined);
-std::optional<Finding> CheckTransfers(const Examined& examined);
-std::optional<Finding> CheckDirect(const Examined& examined);
+DoctorCheck CheckFsync, CheckReadBack, CheckReplace, CheckExchange, CheckLocks, CheckClock, CheckTransfers,
+    CheckDirect;
 
 MarkedContents ProbeFiles();
 

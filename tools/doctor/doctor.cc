@@ -18,25 +18,22 @@
 namespace cairn {
 namespace {
 
-enum class Needs { kNothing, kWriting };
-
+// In the order of the page.
 constexpr struct {
-  Needs needs;
-  DoctorCheck check;
-} kChecks[] = {
-    {Needs::kWriting, CheckFsync},        {Needs::kWriting, CheckReadBack},
-    {Needs::kWriting, CheckReplace},      {Needs::kWriting, CheckLocks},
-    {Needs::kWriting, CheckClock},        {Needs::kNothing, CheckFileSystem},
-    {Needs::kNothing, CheckNameCaches},   {Needs::kWriting, CheckExchange},
-    {Needs::kWriting, CheckDirect},       {Needs::kWriting, CheckTransfers},
-    {Needs::kNothing, CheckSpace},        {Needs::kNothing, CheckInodes},
-    {Needs::kNothing, CheckQuota},        {Needs::kNothing, CheckLustreTargets},
-    {Needs::kNothing, CheckAccessTimes},  {Needs::kNothing, CheckDescriptors},
-    {Needs::kNothing, CheckLockedMemory}, {Needs::kNothing, CheckProcesses},
-    {Needs::kNothing, CheckMemory},       {Needs::kNothing, CheckHugePages},
-    {Needs::kNothing, CheckSharedMemory}, {Needs::kNothing, CheckSlurm},
-    {Needs::kNothing, CheckMpi},
-};
+  bool writes;
+  DoctorCheck* check;
+} kChecks[] = {{true, CheckFsync},         {true, CheckReadBack},
+               {true, CheckReplace},       {true, CheckLocks},
+               {true, CheckClock},         {false, CheckFileSystem},
+               {false, CheckNameCaches},   {true, CheckExchange},
+               {true, CheckDirect},        {true, CheckTransfers},
+               {false, CheckSpace},        {false, CheckInodes},
+               {false, CheckQuota},        {false, CheckLustreTargets},
+               {false, CheckAccessTimes},  {false, CheckDescriptors},
+               {false, CheckLockedMemory}, {false, CheckProcesses},
+               {false, CheckMemory},       {false, CheckHugePages},
+               {false, CheckSharedMemory}, {false, CheckSlurm},
+               {false, CheckMpi}};
 
 constexpr std::string_view kTeamLock = "lock", kLocksRow = "locks";
 
@@ -75,9 +72,8 @@ Status CheckTeamLock(FileSystem& fs, const std::string& room, HostReport& own) {
   const auto row = LocksOf(own);
   if (!ours || row == own.findings.end()) return OkStatus();
   row->found = "do not exclude the host of rank 0";
-  row->meaning = "trainings on two hosts replace each other's steps";
-  row->change = "mount it with locks that all hosts share, or let only one job write here";
-  row->severity = Severity::kLosesData;
+  Worsen(*row, "trainings on two hosts replace each other's steps",
+         "mount it with locks that all hosts share, or let only one job write here", Severity::kLosesData);
   return OkStatus();
 }
 
@@ -171,8 +167,8 @@ Result<HostReport> Examine(FileSystem& fs, const std::string& directory, const R
                                .severity = Severity::kLosesData});
   const Examined examined{
       .fs = fs, .directory = directory, .mount = MountOf(directory), .probe = made.ok() ? probe : ""};
-  for (const auto& [needs, check] : kChecks)
-    if (made.ok() || needs == Needs::kNothing)
+  for (const auto& [writes, check] : kChecks)
+    if (made.ok() || !writes)
       if (std::optional<Finding> row = check(examined)) report.findings.push_back(std::move(*row));
   return report;
 }

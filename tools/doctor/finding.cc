@@ -19,6 +19,12 @@ Finding NotTold(Finding row, std::string why) {
   return row;
 }
 
+void Worsen(Finding& row, std::string meaning, std::string change, Severity severity) {
+  row.meaning = std::move(meaning);
+  row.change = std::move(change);
+  row.severity = severity;
+}
+
 bool Differs(const Finding& a, const Finding& b) {
   return a.severity != b.severity || a.meaning != b.meaning || (!a.measured && a.found != b.found);
 }

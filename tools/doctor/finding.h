@@ -32,6 +32,9 @@ struct Finding {
 // The row for a fact that is not available.
 Finding NotTold(Finding row, std::string why);
 
+// Replaces what the row means and what to do about it.
+void Worsen(Finding& row, std::string meaning, std::string change, Severity severity = Severity::kWarning);
+
 // Whether another host's finding of this name tells a reader of this one something new.
 bool Differs(const Finding& a, const Finding& b);
 

@@ -69,14 +69,11 @@ std::optional<Finding> CheckDescriptors(const Examined&) {
               .found = LimitText(limit),
               .meaning = "enough open files; reshape and convert raise it"};
   if (limit.rlim_max < kFewForReshape) {
-    row.severity = Severity::kWarning;
-    row.meaning = "reshape and convert have all files of a target open; many ranks do not fit";
-    row.change =
-        "raise the hard limit of open files to 65536 (LimitNOFILE= of slurmd, nofile in limits.conf)";
+    Worsen(row, "reshape and convert have all files of a target open; many ranks do not fit",
+           "raise the hard limit of open files to 65536 (LimitNOFILE= of slurmd, nofile in limits.conf)");
   } else if (limit.rlim_cur < kFewDescriptors) {
-    row.severity = Severity::kWarning;
-    row.meaning = "a training does not raise it; its sockets to many ranks may not fit";
-    row.change = fmt::format("put `ulimit -n {}` into the job script", LimitText(limit.rlim_max));
+    Worsen(row, "a training does not raise it; its sockets to many ranks may not fit",
+           fmt::format("put `ulimit -n {}` into the job script", LimitText(limit.rlim_max)));
   }
   return row;
 }
@@ -88,9 +85,8 @@ std::optional<Finding> CheckLockedMemory(const Examined&) {
               .found = limit.rlim_cur == RLIM_INFINITY ? "unlimited" : HumanBytes(uint64_t{limit.rlim_cur}),
               .meaning = "saves lock no memory"};
   if (HasInfiniBand() && limit.rlim_cur != RLIM_INFINITY) {
-    row.severity = Severity::kWarning;
-    row.meaning = "saves lock no memory, but MPI and NCCL over InfiniBand do and may not start";
-    row.change = "make it unlimited (LimitMEMLOCK= of slurmd, memlock in limits.conf)";
+    Worsen(row, "saves lock no memory, but MPI and NCCL over InfiniBand do and may not start",
+           "make it unlimited (LimitMEMLOCK= of slurmd, memlock in limits.conf)");
   }
   return row;
 }
@@ -100,9 +96,8 @@ std::optional<Finding> CheckProcesses(const Examined&) {
   if (auto unknown = ReadLimit(RLIMIT_NPROC, "processes", limit)) return unknown;
   Finding row{.name = "processes", .found = LimitText(limit), .meaning = "enough threads"};
   if (limit.rlim_cur < kFewProcesses) {
-    row.severity = Severity::kWarning;
-    row.meaning = "it counts the threads of all your ranks on this host; a save fails if none can start";
-    row.change = "raise it (LimitNPROC= of slurmd, nproc in limits.conf)";
+    Worsen(row, "it counts the threads of all your ranks on this host; a save fails if none can start",
+           "raise it (LimitNPROC= of slurmd, nproc in limits.conf)");
   }
   return row;
 }
@@ -128,9 +123,8 @@ std::optional<Finding> CheckHugePages(const Examined&) {
               .found = text.substr(begin + 1, end - begin - 1),
               .meaning = "copies of the state and large buffers use them"};
   if (row.found == "never") {
-    row.severity = Severity::kSlower;
-    row.meaning = "the first copy of the state takes longer";
-    row.change = fmt::format("echo madvise > {}", path);
+    Worsen(row, "the first copy of the state takes longer", fmt::format("echo madvise > {}", path),
+           Severity::kSlower);
   }
   return row;
 }
@@ -140,18 +134,15 @@ std::optional<Finding> CheckSharedMemory(const Examined&) {
   Finding row{.name = "/dev/shm", .found = "", .meaning = "ranks of a host see each other's progress in it"};
   if (::statvfs("/dev/shm", &st) != 0) {
     row.found = strerror(errno);
-    row.severity = Severity::kWarning;
-    row.meaning = "the watchdog of cairn train sees only its own rank";
-    row.change = "mount a tmpfs at /dev/shm";
+    Worsen(row, "the watchdog of cairn train sees only its own rank", "mount a tmpfs at /dev/shm");
     return row;
   }
   const uint64_t free = uint64_t{st.f_bavail} * st.f_frsize;
   row.found = fmt::format("{} free", HumanBytes(free));
   row.measured = true;
   if (free < kSmallSharedMemory) {
-    row.severity = Severity::kWarning;
-    row.meaning = "MPI and loaders of data may not start; saves of cairn.torch do not need it";
-    row.change = "make it larger (--shm-size of a container)";
+    Worsen(row, "MPI and loaders of data may not start; saves of cairn.torch do not need it",
+           "make it larger (--shm-size of a container)");
   }
   return row;
 }
@@ -169,9 +160,8 @@ std::optional<Finding> CheckSlurm(const Examined&) {
               .found = fmt::format("{}; MPI types {}", FirstLine(*version), types),
               .meaning = "start ranks of cairn train by srun --mpi=pmix"};
   if (types.find("pmix") == types.npos) {
-    row.severity = Severity::kWarning;
-    row.meaning = "ranks of cairn train cannot meet under srun";
-    row.change = "install Slurm's plug-in for PMIx, or start ranks by mpirun";
+    Worsen(row, "ranks of cairn train cannot meet under srun",
+           "install Slurm's plug-in for PMIx, or start ranks by mpirun");
   }
   return row;
 }

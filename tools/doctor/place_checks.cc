@@ -61,10 +61,10 @@ std::optional<Finding> CheckFileSystem(const Examined& examined) {
               .meaning = "may be shared by many hosts"};
   if (mount.type.empty()) return NotTold(std::move(row), "/proc/self/mountinfo does not say");
   if (IsOneOf(mount.type, {"tmpfs", "ramfs", "overlay"})) {
-    row.severity = Severity::kWarning;
-    row.meaning = mount.type == "overlay" ? "only of this container, and lost with it"
-                                          : "memory of this host only, and lost with it";
-    row.change = "save into a permanent file system; node-local steps (--save-local) may be here";
+    Worsen(row,
+           mount.type == "overlay" ? "only of this container, and lost with it"
+                                   : "memory of this host only, and lost with it",
+           "save into a permanent file system; node-local steps (--save-local) may be here");
   } else if (IsOfThisHost(mount.type)) {
     row.meaning = "of this host only: for its own ranks, or for node-local steps";
   }
@@ -92,9 +92,8 @@ std::optional<Finding> CheckNameCaches(const Examined& examined) {
   row.found = fmt::format("up to {} s (acdirmax, acregmax), lookupcache={}", seconds,
                           OptionOf(mount, "lookupcache", "all"));
   if (seconds > kUsualSeconds) {
-    row.severity = Severity::kWarning;
-    row.meaning = "other hosts may not see a step that exists, and resume from an older one";
-    row.change = fmt::format("mount with acdirmax={0},acregmax={0} or less", usual);
+    Worsen(row, "other hosts may not see a step that exists, and resume from an older one",
+           fmt::format("mount with acdirmax={0},acregmax={0} or less", usual));
   }
   return row;
 }
@@ -109,9 +108,8 @@ std::optional<Finding> CheckAccessTimes(const Examined& examined) {
       .name = "access times", .found = std::string(Name(*times)), .meaning = "every read postpones a purge"};
   if (*times == AccessTimes::kRelative) row.meaning = "a purge may come a day before its time";
   if (*times == AccessTimes::kFrozen) {
-    row.severity = Severity::kWarning;
-    row.meaning = "reading a step does not postpone its purge";
-    row.change = "if the site purges by the last write, set purge_by = \"mtime\" in the archive's policy";
+    Worsen(row, "reading a step does not postpone its purge",
+           "if the site purges by the last write, set purge_by = \"mtime\" in the archive's policy");
   }
   return row;
 }
@@ -126,9 +124,8 @@ std::optional<Finding> CheckSpace(const Examined& examined) {
   const uint64_t total = capacity->bytes;
   row.found = fmt::format("{} of {} free", HumanBytes(*free), HumanBytes(total));
   if (static_cast<double>(*free) < kLittleSpace * static_cast<double>(total)) {
-    row.severity = Severity::kWarning;
-    row.meaning = "nearly full: a save that does not fit fails; the previous step is kept";
-    row.change = "free some space (cairn archive prune, --keep-last), or choose another directory";
+    Worsen(row, "nearly full: a save that does not fit fails; the previous step is kept",
+           "free some space (cairn archive prune, --keep-last), or choose another directory");
   }
   return row;
 }
@@ -165,9 +162,8 @@ std::optional<Finding> CheckQuota(const Examined& examined) {
     row.severity = Severity::kUnknown;
     row.change = IsOfThisHost(examined.mount.type) ? "" : "ask the site's administrators (quota -s)";
   } else if (share > kNearlyFull) {
-    row.severity = Severity::kWarning;
-    row.meaning = fmt::format("{} used: a save beyond it fails; the previous step is kept", Percent(share));
-    row.change = "free some space, or ask for more";
+    Worsen(row, fmt::format("{} used: a save beyond it fails; the previous step is kept", Percent(share)),
+           "free some space, or ask for more");
   }
   return row;
 }

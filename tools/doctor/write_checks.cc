@@ -194,9 +194,8 @@ std::optional<Finding> CheckLocks(const Examined& examined) {
   const std::string local = LocalLocksIn(examined.mount);
   if (local.empty()) return row;
   row.found = "exclude others of this host";
-  row.meaning = "another host may write, too: " + local;
-  row.change = "mount it with locks that all hosts share, or let only one job write here";
-  row.severity = Severity::kWarning;
+  Worsen(row, "another host may write, too: " + local,
+         "mount it with locks that all hosts share, or let only one job write here");
   return row;
 }
 
@@ -211,9 +210,7 @@ std::optional<Finding> CheckClock(const Examined& examined) {
   if (seconds < kEqualClocks) return row;
   row.found =
       fmt::format("{} {} the file server's", HumanSeconds(seconds), *ahead > 0 ? "ahead of" : "behind");
-  row.meaning = "ages of steps are wrong by that";
-  row.change = "set the clock (chronyc tracking)";
-  row.severity = Severity::kWarning;
+  Worsen(row, "ages of steps are wrong by that", "set the clock (chronyc tracking)");
   if (seconds < static_cast<double>(kAnnouncedSeconds)) return row;
   row.meaning = "a hold may look older than it is, and a purge may come before the archive expects it";
   row.severity = Severity::kLosesData;
