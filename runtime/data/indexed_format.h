@@ -1,4 +1,4 @@
-// The bytes of Megatron's indexed datasets, shared by the reader and the builder, which share nothing else.
+// The bytes of Megatron's indexed datasets, shared by the reader and the encoder, which share nothing else.
 //
 // PREFIX.bin is raw tokens, little-endian, nothing around them. PREFIX.idx, little-endian and packed:
 //

@@ -17,8 +17,8 @@
 #include "ckpt/base/parse_number.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/verbs/strip.h"
+#include "runtime/data/encode_dataset.h"
 #include "runtime/data/hash.h"
-#include "runtime/data/indexed_dataset_builder.h"
 #include "tools/cli/progress.h"
 #include "tools/process/programs.h"
 #include "tools/process/scratch_dir.h"
@@ -29,22 +29,17 @@ namespace {
 
 constexpr std::string_view kMock = "mock";
 
-Status AddDocument(const std::vector<int32_t>& tokens, IndexedDatasetBuilder& dataset) {
-  CAIRN_RETURN_IF_ERROR(dataset.Add(tokens));
-  return dataset.EndDocument();
-}
+using Documents = std::vector<std::vector<int32_t>>;
 
 // Made-up tokens, the same each time: a document for each batch.
-Status AddMadeUp(const LossBatches& batches, IndexedDatasetBuilder& dataset) {
+Documents MakeUp(const LossBatches& batches) {
   uint64_t position = 0;
-  std::vector<int32_t> tokens(batches.seq_length + 1);
-  for (int64_t batch = 0; batch < batches.count; ++batch) {
-    for (int32_t& token : tokens)
+  Documents documents(batches.count, std::vector<int32_t>(batches.seq_length + 1));
+  for (std::vector<int32_t>& document : documents)
+    for (int32_t& token : document)
       token =
           static_cast<int32_t>(Mix(kSplitMixStep * position++) % static_cast<uint64_t>(batches.vocabulary));
-    CAIRN_RETURN_IF_ERROR(AddDocument(tokens, dataset));
-  }
-  return OkStatus();
+  return documents;
 }
 
 Result<std::vector<int32_t>> TokensOfLine(const std::string& line, const std::string& place) {
@@ -67,16 +62,17 @@ Result<std::vector<int32_t>> TokensOfLine(const std::string& line, const std::st
 }
 
 // A document a line.
-Status AddFile(const std::string& path, IndexedDatasetBuilder& dataset) {
+Result<Documents> ReadTokens(const std::string& path) {
   std::ifstream file(path);
   if (!file) return NotFound("--loss {}: there is no such file", path);
+  Documents documents;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
-    CAIRN_ASSIGN_OR_RETURN(const auto tokens, TokensOfLine(line, fmt::format("{}:{}", path, number)));
-    if (!tokens.empty()) CAIRN_RETURN_IF_ERROR(AddDocument(tokens, dataset));
+    CAIRN_ASSIGN_OR_RETURN(auto tokens, TokensOfLine(line, fmt::format("{}:{}", path, number)));
+    if (!tokens.empty()) documents.push_back(std::move(tokens));
   }
-  if (dataset.document_count() == 0) return InvalidArgument("--loss {}: there are no tokens in it", path);
-  return OkStatus();
+  if (documents.empty()) return InvalidArgument("--loss {}: there are no tokens in it", path);
+  return documents;
 }
 
 Result<std::vector<double>> ReadLosses(const std::string& path) {
@@ -207,9 +203,10 @@ Result<std::string> DatasetOf(const LossBatches& batches, const std::string& scr
         "token ids, or mock:N",
         batches.source);
   const std::string prefix = scratch + "/tokens";
-  CAIRN_ASSIGN_OR_RETURN(auto dataset, IndexedDatasetBuilder::Create(fs, prefix, TokenType::kI32));
-  CAIRN_RETURN_IF_ERROR(made_up ? AddMadeUp(batches, dataset) : AddFile(batches.source, dataset));
-  CAIRN_RETURN_IF_ERROR(dataset.Finish());
+  CAIRN_ASSIGN_OR_RETURN(const Documents documents, made_up ? MakeUp(batches) : ReadTokens(batches.source));
+  const DatasetFiles files = EncodeDataset(TokenType::kI32, documents);
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, TokensPath(prefix), files.tokens));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, IndexPath(prefix), files.index));
   return prefix;
 }
 

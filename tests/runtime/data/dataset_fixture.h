@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "runtime/data/encode_dataset.h"
 #include "runtime/data/indexed_dataset.h"
-#include "runtime/data/indexed_dataset_builder.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -37,14 +37,9 @@ void Patch(std::string& bytes, size_t offset, T value) {
 
 inline void WriteDataset(const std::string& prefix, TokenType type,
                          const std::vector<std::vector<int32_t>>& documents) {
-  auto builder = IndexedDatasetBuilder::Create(FileSystem::Posix(), prefix, type);
-  ASSERT_TRUE(builder.ok()) << builder.status().message();
-  for (const auto& document : documents) {
-    ASSERT_TRUE(builder->Add(document).ok());
-    ASSERT_TRUE(builder->EndDocument().ok());
-  }
-  const Status finished = builder->Finish();
-  ASSERT_TRUE(finished.ok()) << finished.message();
+  const DatasetFiles files = EncodeDataset(type, documents);
+  WriteFile(TokensPath(prefix), files.tokens);
+  WriteFile(IndexPath(prefix), files.index);
 }
 
 // Documents of the given lengths whose tokens count up from 0 through all of them.
