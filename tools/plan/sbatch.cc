@@ -158,7 +158,8 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
                  {{"LOST", std::to_string(kExitLostPeer)}, {"RESTARTS", std::to_string(kMaxRestarts)}});
   return FilledText(
       kJobText,
-      {{"NAME", name},
+      {{"SHELL", "bash"},  // left out of the template, which shellcheck would read as a script
+       {"NAME", name},
        {"NODES", std::to_string(nodes)},
        {"NODE", std::to_string(node)},
        {"TASKS", tasks},
