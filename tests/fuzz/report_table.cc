@@ -1,7 +1,7 @@
 // Markdown tables, and job scripts: text written by people.
 #include "tests/fuzz/fuzz_target.h"
 #include "tools/report/config_name.h"
-#include "tools/report/job_script.h"
+#include "tools/report/match_logs.h"
 #include "tools/report/rewrite_table.h"
 
 namespace cairn {

@@ -1,15 +1,16 @@
-// A table of signs, each with a cause and a weight: the first sign in a line decides its cause, so their
-// order matters. Lines that only give advice are dropped before. Exceptions, tracebacks and exit codes come
-// after the signs, because they name a cause only if no sign does so. Over a log, a heavier failure replaces
-// a lighter one, and of equals the first is kept; once Slurm has ended the job, only a failure of the machine
-// replaces that.
+// failures.txt has the signs, each with a cause and a weight. Lines that only give advice are dropped before.
+// Exceptions, tracebacks and exit codes come after the signs, because they name a cause only if no sign does
+// so. Over a log, a heavier failure replaces a lighter one, and of equals the first is kept; once Slurm has
+// ended the job, only a failure of the machine replaces that.
 
 #include "tools/report/failure.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
+#include "report_texts.h"
 #include "tools/cli/printable.h"
 #include "tools/report/numbers.h"
 
@@ -18,7 +19,8 @@ namespace {
 
 constexpr size_t kMaxText = 300;
 
-// Heavier ones are causes, lighter ones their consequences; of equals the first counts.
+// Heavier ones are causes, lighter ones their consequences; of equals the first counts. failures.txt has
+// these numbers.
 constexpr int kMachine = 50;   // memory ran out, a node went away
 constexpr int kProgram = 40;   // the program stopped by itself, with a reason
 constexpr int kEnd = 30;       // something stopped the program
@@ -26,76 +28,34 @@ constexpr int kSymptom = 20;   // seen by other ranks
 constexpr int kExit = 10;      // an exit status
 constexpr int kTraceback = 5;  // an exception that no other line names
 
+// A row of failures.txt.
 struct Sign {
-  // All of them, one after the other, with anything between: "A*B". In any case if all letters are small.
-  std::string_view words;
+  std::vector<std::string_view> words;  // one after the other
   std::string_view cause;
   int weight;
-  bool decreed = false;
+  bool decreed;
 };
-constexpr Sign kSigns[] = {
-    {"out of memory", "out of memory", kMachine},
-    {"out-of-memory", "out of memory", kMachine},
-    {"outofmemory", "out of memory", kMachine},
-    {"OUT_OF_ME", "out of memory", kMachine},
-    {"oom-kill", "out of memory", kMachine},
-    {"oom_kill", "out of memory", kMachine},
-    {"bad_alloc", "out of memory", kMachine},
-    {"memoryerror", "out of memory", kMachine},
-    {"NODE_FAIL", "node failure", kMachine, true},
-    {"NODE FAIL", "node failure", kMachine, true},
-    {"node failure", "node failure", kMachine, true},
-    {"NODEFAIL", "node failure", kMachine, true},
-    {"time limit", "time limit", kEnd, true},
-    {"PREEMPT", "preempted", kEnd, true},
-    {"uncorrectable*ecc", "hardware error", kProgram},
-    {"Xid ", "hardware error", kSymptom},
-    {"no space left on device", "disk full", kProgram},
-    {"quota exceeded", "disk full", kProgram},
-    {"collective operation timeout", "NCCL timeout", kEnd},
-    {"nccl timeout", "NCCL timeout", kEnd},
-    {"error*nccl*timeout", "NCCL timeout", kEnd},
-    {"nccl*timed out", "NCCL timeout", kEnd},
-    {"heartbeat*timed out", "NCCL timeout", kEnd},
-    {"stopping all ranks", "collective timeout", kEnd},
-    {"gloo*timed out", "collective timeout", kEnd},
-    {"timed out initializing process group", "collective timeout", kEnd},
-    {"timed out waiting", "collective timeout", kEnd},
-    {"wait timeout", "collective timeout", kEnd},
-    {"socket timeout", "collective timeout", kEnd},
-    {"nccl error", "NCCL error", kSymptom},
-    {"nccl communicator was aborted", "NCCL error", kSymptom},
-    {"ncclunhandled", "NCCL error", kSymptom},
-    {"ncclsystemerror", "NCCL error", kSymptom},
-    {"ncclinternalerror", "NCCL error", kSymptom},
-    {"ncclremoteerror", "NCCL error", kSymptom},
-    {"unhandled cuda error", "NCCL error", kSymptom},
-    {"unhandled system error", "NCCL error", kSymptom},
-    {"Connection reset by", "collective error", kSymptom},
-    {"Connection closed by", "collective error", kSymptom},
-    {"segmentation fault", "segmentation fault", kProgram},
-    {"SIGSEGV", "segmentation fault", kSymptom},
-    {"bus error", "bus error", kProgram},
-    {"illegal memory access", "illegal memory access", kProgram},
-    {"unspecified launch failure", "CUDA error", kProgram},
-    {"error*found nan in", "NaN in a gradient", kProgram},
-    {"error*found inf in", "NaN in a gradient", kProgram},
-    {"net/ib*completion*error", "network error", kProgram},
-    {"device-side assert", "assertion", kProgram},
-    {"assertionerror", "assertion", kProgram},
-    {"assertion*failed", "assertion", kProgram},
-    {"childfailederror", "a rank failed", kExit},
-    {"calledprocesserror", "a rank failed", kExit},
-    {"CANCELLED AT", "cancelled", kSymptom, true},
-    {"CANCELLED by", "cancelled", kSymptom, true},
-    {"SIGKILL", "killed", kSymptom},
-    {"keyboardinterrupt", "killed", kSymptom},
-    {"signalexception", "killed", kSymptom},
-    {"killed", "killed", kSymptom},
-    {"SIGTERM", "killed", kExit},
-    {"SIGABRT", "aborted", kExit},
-    {"core dumped", "aborted", kExit},
-};
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (const auto part : std::views::split(text, separator)) parts.emplace_back(part.begin(), part.end());
+  return parts;
+}
+
+const std::vector<Sign>& Signs() {
+  static const std::vector<Sign> kSigns = [] {
+    std::vector<Sign> signs;
+    for (const std::string_view row : Split(kFailuresText, '\n')) {
+      if (row.empty() || row.starts_with('#')) continue;
+      const size_t equals = row.find(" = ");
+      const std::string_view meaning = row.substr(equals + 3);  // "50! node failure"
+      signs.push_back({Split(row.substr(0, equals), '*'), After(meaning, " "),
+                       static_cast<int>(CountOf(meaning.substr(0, 2))), meaning[2] == '!'});
+    }
+    return signs;
+  }();
+  return kSigns;
+}
 
 // Lines with these words report no failure.
 constexpr std::string_view kHarmless[] = {
@@ -106,16 +66,6 @@ constexpr std::string_view kHarmless[] = {
 
 bool HasCapital(std::string_view word) {
   return std::ranges::any_of(word, [](char c) { return c != LowerCase(c); });
-}
-
-// The words between the stars.
-std::vector<std::string_view> Parts(std::string_view words) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0, end = 0; end != npos; begin = end + 1) {
-    end = words.find('*', begin);
-    parts.push_back(words.substr(begin, end - begin));
-  }
-  return parts;
 }
 
 // "killed", as a separate word and not after "not".
@@ -222,8 +172,7 @@ Failure Make(std::string_view text, std::string cause, int weight, bool decreed 
 
 std::vector<std::string_view> FailureWords() {
   std::vector<std::string_view> words;
-  for (const Sign& sign : kSigns)
-    words.push_back(std::ranges::max(Parts(sign.words), {}, &std::string_view::size));
+  for (const Sign& sign : Signs()) words.push_back(std::ranges::max(sign.words, {}, &std::string_view::size));
   return words;
 }
 
@@ -233,8 +182,8 @@ std::optional<Failure> FailureIn(std::string_view text) {
   for (const std::string_view words : kHarmless)
     if (FindWord(content, words) != npos && FindWord(content, "error") == npos) return std::nullopt;
   const std::string_view exception = ExceptionName(content);
-  for (const Sign& sign : kSigns) {
-    if (!Has(text, Parts(sign.words)) || (sign.words == "killed" && !IsKilled(text))) continue;
+  for (const Sign& sign : Signs()) {
+    if (!Has(text, sign.words) || (sign.words[0] == "killed" && !IsKilled(text))) continue;
     return Make(text, std::string(sign.cause), sign.weight, sign.decreed);
   }
   if (!exception.empty()) return Make(text, fmt::format("python traceback: {}", exception), kProgram);
