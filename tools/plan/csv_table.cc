@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iomanip>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -40,24 +42,6 @@ void OnRecord(int end, void* parsed) {
   p->current.clear();
 }
 
-// Owns libcsv's state.
-class CsvParser {
- public:
-  CsvParser() { csv_init(&parser_, CSV_STRICT | CSV_REPALL_NL | CSV_STRICT_FINI); }
-  ~CsvParser() { csv_free(&parser_); }
-  CsvParser(const CsvParser&) = delete;
-  CsvParser& operator=(const CsvParser&) = delete;
-
-  Status Parse(std::string_view text, Parsed& parsed) {
-    const size_t done = csv_parse(&parser_, text.data(), text.size(), OnCell, OnRecord, &parsed);
-    if (done == text.size() && csv_fini(&parser_, OnCell, OnRecord, &parsed) == 0) return OkStatus();
-    return InvalidArgument("{}", csv_strerror(csv_error(&parser_)));
-  }
-
- private:
-  csv_parser parser_;
-};
-
 // The marker that some spreadsheets put before the text is not part of it.
 std::string_view WithoutByteOrderMark(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
@@ -65,14 +49,11 @@ std::string_view WithoutByteOrderMark(std::string_view text) {
 }
 
 // The cell, quoted if it must be.
-std::string CsvCell(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"') quoted += '"';
-    quoted += c;
-  }
-  return quoted + '"';
+std::string CsvCell(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return text;
+  std::ostringstream quoted;
+  quoted << std::quoted(text, '"', '"');
+  return quoted.str();
 }
 
 std::string CsvLine(const std::vector<std::string>& cells) {
@@ -90,7 +71,7 @@ nlohmann::ordered_json JsonCell(const std::string& cell) {
 }  // namespace
 
 int CsvTable::Column(std::string_view column) const {
-  const auto found = std::find(header.begin(), header.end(), column);
+  const auto found = std::ranges::find(header, column);
   return found == header.end() ? -1 : static_cast<int>(found - header.begin());
 }
 
@@ -103,16 +84,19 @@ const std::string& CsvTable::Cell(const Row& row, std::string_view column) const
 Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
   if (text.find('\0') != std::string_view::npos) return InvalidArgument("{}: this is not a text file", name);
   Parsed parsed;
-  CsvParser parser;
-  if (const Status status = parser.Parse(WithoutByteOrderMark(text), parsed); !status.ok())
-    return InvalidArgument("{}:{}: {}; is it a CSV file?", name, parsed.records.size() + 1, status.message());
+  csv_parser parser;
+  csv_init(&parser, CSV_STRICT | CSV_REPALL_NL | CSV_STRICT_FINI);
+  const std::unique_ptr<csv_parser, decltype(&csv_free)> owner(&parser, csv_free);
+  text = WithoutByteOrderMark(text);
+  if (csv_parse(&parser, text.data(), text.size(), OnCell, OnRecord, &parsed) != text.size() ||
+      csv_fini(&parser, OnCell, OnRecord, &parsed) != 0)
+    return InvalidArgument("{}:{}: {}; is it a CSV file?", name, parsed.records.size() + 1,
+                           csv_strerror(csv_error(&parser)));
   CsvTable table{name};
   int line = 0;
   for (std::vector<std::string>& record : parsed.records) {
     ++line;
-    const bool blank =
-        std::all_of(record.begin(), record.end(), [](const auto& cell) { return cell.empty(); });
-    if (blank) continue;
+    if (std::ranges::all_of(record, [](const std::string& cell) { return cell.empty(); })) continue;
     if (table.header.empty()) {
       table.header = std::move(record);
       continue;
@@ -124,17 +108,16 @@ Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
   }
   if (table.rows.empty()) return InvalidArgument("{}: no rows below a header", name);
   for (const std::string& column : table.header)
-    if (!column.empty() && std::count(table.header.begin(), table.header.end(), column) > 1)
+    if (!column.empty() && std::ranges::count(table.header, column) > 1)
       return InvalidArgument("{}: the header has '{}' twice", name, Shown(column));
   return table;
 }
 
 Result<CsvTable> ReadCsv(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text(1 << 16, '\0');
-  std::string all;
-  while (file.read(text.data(), text.size()) || file.gcount() > 0) {
-    all.append(text.data(), file.gcount());
+  std::string block(1 << 16, '\0'), all;
+  while (file.read(block.data(), block.size()) || file.gcount() > 0) {
+    all.append(block.data(), file.gcount());
     if (all.size() > kMaxBytes)
       return InvalidArgument("{}: larger than 64 MB, too large for a table of runs", path);
   }

@@ -81,14 +81,48 @@ void TakeWorldSizes(std::string_view text, RunConfig& config) {
   }
 }
 
-// "TP=2 PP=1 DP=1 ZeRO=0", and the number before " parameters in fp32".
-void TakeOurs(std::string_view text, RunConfig& config) {
-  for (const auto& [word, name] : {std::pair{"TP=", "tp"}, {"PP=", "pp"}, {"DP=", "dp"}, {"ZeRO=", "zero"}})
-    TakeField(name, After(text, word), config);
-  const size_t training = text.find("training "), in = text.find(" parameters in ");
-  if (training == npos || in == npos || training > in) return;
-  if (const auto count = CountAt(text.substr(training + 9, in - training - 9)); count && !config.size_b)
-    config.size_b = static_cast<double>(*count) / 1e9;
+// "8,030,261,248 total parameters"; -1 if the text has no number.
+double NumberWithCommas(std::string_view text) {
+  std::string digits(text.substr(0, text.find(' ')));
+  std::erase(digits, ',');
+  return static_cast<double>(CountOf(digits));
+}
+
+// `count`, of which `of_billion` are 10^9 parameters.
+void TakeSize(double count, double of_billion, std::optional<double>& billions) {
+  if (count > 0 && !billions) billions = count / of_billion;
+}
+
+// Words before a number in sentences of cairn train and of torchtitan, and the name of what it counts
+// (run_config.h).
+constexpr std::pair<std::string_view, std::string_view> kFacts[] = {
+    {"TP=", "tp"},
+    {"PP=", "pp"},
+    {"DP=", "dp"},
+    {"ZeRO=", "zero"},
+    {"local batch size ", "mbs"},
+    {"global batch size ", "gbs"},
+    {"gradient accumulation steps ", "gas"},
+    {"sequence length ", "seq"},
+    {"total steps ", "iters"},
+    {" pp=", "pp"},
+    {" cp=", "cp"},
+    {" tp=", "tp"},
+};
+
+// "training 136192 parameters in fp32 with TP=2 PP=1 DP=1 ZeRO=0"
+// "Trainer is initialized with local batch size 8, global batch size 64, ..., total steps 10 (warmup 2)"
+// "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1"
+void TakeFacts(std::string_view text, RunConfig& config) {
+  for (const auto& [words, name] : kFacts)
+    if (const std::string_view value = After(text, words); !value.empty())
+      TakeField(name, value.substr(0, value.find_first_of(", (")), config);
+  const int64_t replicas = CountOf(After(text, " dp_replicate=")),
+                shards = CountOf(After(text, " dp_shard="));
+  if (replicas > 0 && shards > 0 && !config.dp) config.dp = replicas * shards;
+  const size_t in = text.find(" parameters in ");
+  if (in == npos) return;
+  TakeSize(NumberWithCommas(After(text.substr(0, in), "training ")), 1e9, config.size_b);
   const std::string_view type = text.substr(in + 15, 4);
   if (type == "fp32" || type == "fp16" || type == "bf16") SetPrecision(type, config);
 }
@@ -139,61 +173,20 @@ void TakeJsonFields(std::string_view text, RunConfig& config) {
   }
 }
 
-// "8,030,261,248 total parameters"; -1 if the text has no number.
-double NumberWithCommas(std::string_view text) {
-  std::string digits;
-  for (const char c : text.substr(0, text.find(' ')))
-    if (c != ',') digits += c;
-  return static_cast<double>(CountOf(digits));
-}
-void TakeTotal(std::string_view text, RunConfig& config) {
-  if (const double count = NumberWithCommas(text); count > 0 && !config.size_b) config.size_b = count / 1e9;
-}
-
-// "name=value" or "name value" between commas, of torchtitan.
-struct TitanFact {
-  std::string_view words;
-  std::string_view name;  // of run_config.h
-};
-constexpr TitanFact kTitanFacts[] = {
-    {"local batch size ", "mbs"},
-    {"global batch size ", "gbs"},
-    {"gradient accumulation steps ", "gas"},
-    {"sequence length ", "seq"},
-    {"total steps ", "iters"},
-    {" pp=", "pp"},
-    {" cp=", "cp"},
-    {" tp=", "tp"},
-};
-
-// "Trainer is initialized with local batch size 8, global batch size 64, ..., total steps 10 (warmup 2)"
-// "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1"
-void TakeTitan(std::string_view text, RunConfig& config) {
-  for (const TitanFact& fact : kTitanFacts)
-    if (const std::string_view value = After(text, fact.words); !value.empty())
-      TakeField(fact.name, value.substr(0, value.find_first_of(", (")), config);
-  const int64_t replicas = CountOf(After(text, " dp_replicate=")),
-                shards = CountOf(After(text, " dp_shard="));
-  if (replicas > 0 && shards > 0 && !config.dp) config.dp = replicas * shards;
-}
-
 void TakeSentence(std::string_view text, RunConfig& config) {
-  if (text.find("with TP=") != npos) return TakeOurs(text, config);
-  if (text.find("with local batch size ") != npos || text.find("mesh with parallelism: ") != npos)
-    return TakeTitan(text, config);
+  for (const std::string_view words : {"with TP=", "with local batch size ", "mesh with parallelism: "})
+    if (text.find(words) != npos) return TakeFacts(text, config);
   if (FindWord(text, "world size:") != npos) return TakeWorldSizes(text, config);
   if (text.find("padded vocab") != npos) TakeField("padded_vocab_size", After(text, "new size: "), config);
-  const double parameters = NumberOf(After(text, "TOTAL_PARAMS="));
-  if (parameters > 0 && !config.size_b) config.size_b = parameters / 1e9;
+  TakeSize(NumberOf(After(text, "TOTAL_PARAMS=")), 1e9, config.size_b);
   // nanoGPT's count is in millions.
-  const double millions = NumberOf(After(text, "number of parameters: "));
-  if (millions > 0 && !config.size_b && text.ends_with('M')) config.size_b = millions / 1e3;
+  if (text.ends_with('M')) TakeSize(NumberOf(After(text, "number of parameters: ")), 1e3, config.size_b);
   // torchtitan: "Model llama3 8B size: 8,030,261,248 total parameters", and of a mixture "sparse 9,840,640".
-  if (text.find(" total parameters") != npos) TakeTotal(After(text, " size: "), config);
+  if (text.find(" total parameters") != npos)
+    TakeSize(NumberWithCommas(After(text, " size: ")), 1e9, config.size_b);
   if (const size_t sparse = text.find(", sparse "); sparse != npos && !config.mixture)
     config.mixture = NumberWithCommas(text.substr(sparse + 9)) > 0;
-  if (const double active = NumberWithCommas(After(text, ", active ")); active > 0 && !config.active_b)
-    config.active_b = active / 1e9;
+  TakeSize(NumberWithCommas(After(text, ", active ")), 1e9, config.active_b);
 }
 
 }  // namespace cairn

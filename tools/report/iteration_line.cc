@@ -51,15 +51,18 @@ double SecondsIn(std::string_view name, std::string_view value) {
 
 constexpr int kLanguageModelLoss = 3;
 
-void TakeLoss(std::string_view name, std::string_view value, IterationLine& line, int& rank) {
-  // The language model's own loss is preferred to other sums of it, these to losses of auxiliary terms.
-  const int this_rank = SameWord(name, "lm loss")                                        ? kLanguageModelLoss
-                        : FindWord(name, "loss") == 0 || FindWord(name, "train") != npos ? 2
-                                                                                         : 1;
-  if (this_rank <= rank) return;
-  rank = this_rank;
+void SetLoss(std::string_view value, IterationLine& line) {
   line.loss = NumberOf(value);
   line.nan_loss = NumberAt(value).has_value() && !std::isfinite(line.loss);
+}
+
+void TakeLoss(std::string_view name, std::string_view value, IterationLine& line, int& rank) {
+  // The language model's own loss is preferred to other sums of it, these to losses of auxiliary terms.
+  const bool of_training = FindWord(name, "loss") == 0 || FindWord(name, "train") != npos;
+  const int this_rank = SameWord(name, "lm loss") ? kLanguageModelLoss : of_training ? 2 : 1;
+  if (this_rank <= rank) return;
+  rank = this_rank;
+  SetLoss(value, line);
 }
 
 bool IsStepTime(std::string_view name) {
@@ -84,53 +87,43 @@ void TakeOddField(std::string_view name, std::string_view value, IterationLine& 
   } else if (has("grad") && has("norm")) {
     line.grad_norm = NumberOf(value);
   } else if (has("skipped") && has("iter")) {
-    line.skipped = std::max<int64_t>(0, CountOf(value));
+    line.skipped = CountOf(value);
   } else if (has("nan") && has("iter")) {
-    line.nans = std::max<int64_t>(0, CountOf(value));
+    line.nans = CountOf(value);
   } else if (has("samples") && has("sec")) {
     line.samples_per_second = NumberOf(value);
   }
 }
 
-int64_t WholeNumber(double value) { return value >= 0 && value < 9e15 ? static_cast<int64_t>(value) : -1; }
-double PositiveOr(double value, double otherwise) { return value >= 0 ? value : otherwise; }
-
+// Current names, compared whole: most lines have no others. One of the fields; neither: it is ignored.
 struct FieldName {
   std::string_view name;
-  void (*set)(double value, IterationLine& line);  // null: the field is ignored
+  double IterationLine::*number = nullptr;
+  int64_t IterationLine::*count = nullptr;
+  double of_one = 1;  // how many of the written units are one
 };
-void SetLoss(double value, IterationLine& line) {
-  line.loss = value;
-  line.nan_loss = !std::isfinite(value);
-}
-void SetTflops(double value, IterationLine& line) { line.tflops = value; }
-// Current names, compared whole: most lines have no others.
+using Line = IterationLine;
 constexpr FieldName kFieldNames[] = {
-    {"lm loss", SetLoss},
-    {"grad norm", [](double value, IterationLine& line) { line.grad_norm = value; }},
-    {"num zeros", nullptr},
-    {"loss scale", nullptr},
-    {"params norm", nullptr},
-    {"learning rate", nullptr},
-    {"actual seqlen", nullptr},
-    {"consumed tokens", [](double value, IterationLine& line) { line.consumed_tokens = WholeNumber(value); }},
-    {"consumed samples",
-     [](double value, IterationLine& line) { line.consumed_samples = WholeNumber(value); }},
-    {"global batch size", [](double value, IterationLine& line) { line.global_batch = WholeNumber(value); }},
-    {"samples per second", [](double value, IterationLine& line) { line.samples_per_second = value; }},
-    {"number of nan iterations",
-     [](double value, IterationLine& line) { line.nans = std::max<int64_t>(0, WholeNumber(value)); }},
-    {"number of skipped iterations",
-     [](double value, IterationLine& line) { line.skipped = std::max<int64_t>(0, WholeNumber(value)); }},
-    {"elapsed time per iteration (s)",
-     [](double value, IterationLine& line) { line.seconds = PositiveOr(value, kNoNumber); }},
-    {"elapsed time per iteration (ms)",
-     [](double value, IterationLine& line) { line.seconds = PositiveOr(value / 1e3, kNoNumber); }},
-    {"TFLOPs", SetTflops},
-    {"throughput per GPU (TFLOP/s/GPU)", SetTflops},
-    {"model TFLOPs", SetTflops},
-    {"hardware TFLOPs", nullptr},
-    {"MFU (%)", nullptr},
+    {"lm loss", &Line::loss},
+    {"grad norm", &Line::grad_norm},
+    {"num zeros"},
+    {"loss scale"},
+    {"params norm"},
+    {"learning rate"},
+    {"actual seqlen"},
+    {"consumed tokens", nullptr, &Line::consumed_tokens},
+    {"consumed samples", nullptr, &Line::consumed_samples},
+    {"global batch size", nullptr, &Line::global_batch},
+    {"samples per second", &Line::samples_per_second},
+    {"number of nan iterations", nullptr, &Line::nans},
+    {"number of skipped iterations", nullptr, &Line::skipped},
+    {"elapsed time per iteration (s)", &Line::seconds},
+    {"elapsed time per iteration (ms)", &Line::seconds, nullptr, 1e3},
+    {"TFLOPs", &Line::tflops},
+    {"throughput per GPU (TFLOP/s/GPU)", &Line::tflops},
+    {"model TFLOPs", &Line::tflops},
+    {"hardware TFLOPs"},
+    {"MFU (%)"},
 };
 
 const FieldName* FindField(std::string_view name) {
@@ -149,11 +142,16 @@ void TakeField(std::string_view name, std::string_view value, IterationLine& lin
     field = FindField(words);
     if (field == nullptr) return TakeOddField(words, value, line, loss_rank);
   }
-  if (field->set == nullptr) return;
   const auto number = NumberAt(value);
   if (!number) return;
-  if (field->set == SetLoss) loss_rank = kLanguageModelLoss;
-  field->set(number->value, line);
+  const bool is_whole = number->value >= 0 && number->value < 9e15;
+  if (field->count != nullptr) line.*field->count = is_whole ? static_cast<int64_t>(number->value) : -1;
+  if (field->number == nullptr) return;
+  line.*field->number = number->value / field->of_one;
+  if (field->number == &Line::seconds && !(line.seconds >= 0)) line.seconds = kNoNumber;
+  if (field->number != &Line::loss) return;
+  line.nan_loss = !std::isfinite(line.loss);
+  loss_rank = kLanguageModelLoss;
 }
 
 // The place of the 5 in "iteration 5/ 100" at or after `at`; npos if there is no such number.
@@ -216,8 +214,8 @@ void TakeWithoutColon(std::string_view field, IterationLine& line, int& loss_ran
   if (FindField(name) != nullptr) TakeField(name, field.substr(space + 1), line, loss_rank);
 }
 
-constexpr size_t kLongValue =
-    24;  // of a number and a unit; a longer one may contain the next line, if a \n was lost
+// Of a number and a unit; a longer one may contain the next line, if a \n was lost.
+constexpr size_t kLongValue = 24;
 
 // Reads the fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns the place of
 // the number of another iteration, or npos.
@@ -300,10 +298,8 @@ namespace {
 std::optional<IterationLine> TitanLine(std::string_view text, size_t number) {
   const Counter counter = ReadCounter(text, number);
   const std::string_view fields = text.substr(counter.end);
-  const std::string_view loss = After(fields, "loss:");
   IterationLine line{.iteration = counter.iteration, .total = counter.total};
-  line.loss = NumberOf(loss);
-  line.nan_loss = NumberAt(loss).has_value() && !std::isfinite(line.loss);
+  SetLoss(After(fields, "loss:"), line);
   line.grad_norm = NumberOf(After(fields, "grad_norm:"));
   const std::string_view tflops = After(fields, "tflops:");
   const std::string plain = WithoutThousands(tflops.substr(0, tflops.find(' ')));
@@ -332,9 +328,7 @@ std::optional<IterationLine> ParseStep(std::string_view text) {
   IterationLine line;
   if (const size_t number = NumberBehind(text, "iter "); number != npos) {
     line.iteration = CountOf(text.substr(number, text.find(':', number) - number));
-    const std::string_view loss = After(text.substr(number), ": loss ");
-    line.loss = NumberOf(loss);
-    line.nan_loss = NumberAt(loss).has_value() && !std::isfinite(line.loss);
+    SetLoss(After(text.substr(number), ": loss "), line);
     const std::string_view time = After(text.substr(number), ", time ");
     line.seconds = SecondsIn("", time.substr(0, time.find(',')));
     if (line.iteration >= 0 && !std::isnan(line.seconds)) return line;

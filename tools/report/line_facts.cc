@@ -35,15 +35,6 @@ double LastNumber(std::string_view text) {
   return value;
 }
 
-std::optional<int> FixedDigits(std::string_view text, size_t at, size_t count) {
-  int value = 0;
-  for (size_t i = at; i < at + count; ++i) {
-    if (i >= text.size() || !IsDigit(text[i])) return std::nullopt;
-    value = value * 10 + (text[i] - '0');
-  }
-  return value;
-}
-
 // The digits after a comma or a dot.
 double FractionAt(std::string_view text, size_t at) {
   double value = 0, unit = 0.1;
@@ -53,19 +44,22 @@ double FractionAt(std::string_view text, size_t at) {
 }
 
 std::optional<double> DateAt(std::string_view text, size_t at) {
-  const auto year = FixedDigits(text, at, 4), month = FixedDigits(text, at + 5, 2),
-             day = FixedDigits(text, at + 8, 2), hour = FixedDigits(text, at + 11, 2),
-             minute = FixedDigits(text, at + 14, 2), second = FixedDigits(text, at + 17, 2);
-  if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
-  if (text[at + 4] != '-' || text[at + 7] != '-' || text[at + 13] != ':' || text[at + 16] != ':')
-    return std::nullopt;
-  using std::chrono::sys_days, std::chrono::year_month_day;
-  const year_month_day date{std::chrono::year(*year), std::chrono::month(static_cast<unsigned>(*month)),
-                            std::chrono::day(static_cast<unsigned>(*day))};
+  constexpr std::string_view kForm = "0000-00-00?00:00:00";  // a digit, any character, or itself
+  int64_t fields[6] = {};
+  for (size_t i = 0, field = 0; i < kForm.size(); ++i) {
+    const char c = at + i < text.size() ? text[at + i] : '\0';
+    if (kForm[i] != '0') ++field;
+    if (kForm[i] == '0' ? !IsDigit(c) : kForm[i] != '?' && kForm[i] != c) return std::nullopt;
+    if (kForm[i] == '0') fields[field] = fields[field] * 10 + (c - '0');
+  }
+  const auto [year, month, day, hour, minute, second] = fields;
+  const std::chrono::year_month_day date{std::chrono::year(static_cast<int>(year)),
+                                         std::chrono::month(static_cast<unsigned>(month)),
+                                         std::chrono::day(static_cast<unsigned>(day))};
   if (!date.ok()) return std::nullopt;
-  const int64_t days = sys_days(date).time_since_epoch().count();
-  return static_cast<double>(days * 86400 + *hour * 3600 + *minute * 60 + *second) +
-         FractionAt(text, at + 19);
+  const int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
+  return static_cast<double>(((days * 24 + hour) * 60 + minute) * 60 + second) +
+         FractionAt(text, at + kForm.size());
 }
 
 }  // namespace

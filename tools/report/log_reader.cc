@@ -166,9 +166,8 @@ class Reader {
                   .global_batch = static_cast<int32_t>(std::clamp<int64_t>(line.global_batch, -1, INT32_MAX)),
                   .loss = static_cast<float>(line.loss),
                   .grad_norm = static_cast<float>(line.grad_norm),
-                  .skipped = static_cast<uint16_t>(std::min<int64_t>(line.skipped, 65535)),
-                  .nans = static_cast<uint16_t>(
-                      std::min<int64_t>(line.nans + (line.nans == 0 && line.nan_loss), 65535))};
+                  .skipped = static_cast<uint16_t>(std::clamp<int64_t>(line.skipped, 0, 65535)),
+                  .nans = static_cast<uint16_t>(std::clamp<int64_t>(line.nans, line.nan_loss, 65535))};
     if (sample.global_batch < 0) sample.global_batch = BatchOf(line);
     s.series.Add(sample);
     if (line.total > 0) s.total = line.total;

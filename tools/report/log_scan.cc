@@ -21,14 +21,7 @@ constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between reading
 constexpr size_t kMaxLineBytes = 1 << 20;
 
 // The end of the last whole line; 0 if there is no line end.
-size_t WholeLines(std::string_view text) {
-  const auto* line = static_cast<const char*>(memrchr(text.data(), '\n', text.size()));
-  size_t end = line ? static_cast<size_t>(line - text.data()) + 1 : 0;
-  const std::string_view rest = text.substr(end);
-  if (const auto* bar = static_cast<const char*>(memrchr(rest.data(), '\r', rest.size())))
-    end += static_cast<size_t>(bar - rest.data()) + 1;
-  return end;
-}
+size_t WholeLines(std::string_view text) { return text.find_last_of("\r\n") + 1; }
 
 // Without escape sequences: ESC [ ... letter, ESC ] ... BEL, ESC and one more.
 void StripEscapes(std::string_view text, std::string& out) {
@@ -51,14 +44,8 @@ void StripEscapes(std::string_view text, std::string& out) {
 }
 
 bool IsCompressed(std::string_view start) {
-  for (const std::string_view magic :
-       {std::string_view("\x1f\x8b", 2), std::string_view("\x28\xb5\x2f\xfd", 4),
-        std::string_view("\xfd"
-                         "7zXZ",
-                         5),
-        std::string_view("PK\x03\x04", 4)})
-    if (start.starts_with(magic)) return true;
-  return false;
+  constexpr std::string_view kMagics[] = {"\x1f\x8b", "\x28\xb5\x2f\xfd", "\xfd\67zXZ", "PK\x03\x04"};
+  return std::ranges::any_of(kMagics, [start](std::string_view magic) { return start.starts_with(magic); });
 }
 
 // Latin text without a mark has a zero in every second byte.

@@ -39,18 +39,16 @@ struct Cell {
   size_t begin, end;  // offsets in the line, between the bars
 };
 
+// Of a line that begins with a bar; a backslash takes the next character as it is.
 std::vector<Cell> MarkdownCells(std::string_view line) {
   std::vector<Cell> cells;
-  size_t at = 0;
-  while (at < line.size() && (line[at] == ' ' || line[at] == '\t')) ++at;
-  if (at >= line.size() || line[at] != '|') return cells;
-  for (size_t begin = at + 1, k = begin; k < line.size(); ++k) {
-    if (line[k] == '\\') {
+  size_t begin = std::min(line.find_first_not_of(" \t"), line.size());
+  if (begin == line.size() || line[begin] != '|') return cells;
+  for (size_t k = ++begin; k < line.size(); ++k) {
+    if (line[k] == '\\')
       ++k;
-    } else if (line[k] == '|') {
-      cells.push_back({begin, k});
-      begin = k + 1;
-    }
+    else if (line[k] == '|')
+      cells.push_back({std::exchange(begin, k + 1), k});
   }
   return cells;
 }
@@ -61,10 +59,8 @@ std::vector<Cell> CsvCells(std::string_view line) {
   bool quoted = false;
   size_t begin = 0;
   for (size_t k = 0; k < line.size(); ++k) {
-    if (line[k] == '"') quoted = !quoted;
-    if (line[k] != ',' || quoted) continue;
-    cells.push_back({begin, k});
-    begin = k + 1;
+    quoted ^= line[k] == '"';
+    if (line[k] == ',' && !quoted) cells.push_back({std::exchange(begin, k + 1), k});
   }
   cells.push_back({begin, line.size()});
   return cells;
@@ -202,23 +198,13 @@ class Rewriter {
   void Line(std::string_view line) {
     const std::vector<Cell> cells = CellsOf(line);
     const bool csv = options_.syntax == TableSyntax::kCsv;
-    if (csv && columns_.empty()) {
-      heading_ = line;
-      BeginTable();
-      out_.text += line;
-    } else if (cells.empty()) {
-      columns_.clear();
-      heading_.clear();
-      out_.text += line;
-    } else if (!csv && IsRule(line, cells) && !heading_.empty()) {
-      BeginTable();
-      out_.text += line;
-    } else if (columns_.empty()) {
-      heading_ = line;
-      out_.text += line;
-    } else {
-      TableRow(line, cells);
-    }
+    const bool begins = csv ? columns_.empty() : IsRule(line, cells) && !heading_.empty();
+    if (!begins && !cells.empty() && !columns_.empty()) return TableRow(line, cells);
+    out_.text += line;
+    if (csv && begins) heading_ = line;
+    if (begins) return BeginTable();
+    columns_.clear();
+    heading_ = cells.empty() ? "" : line;
   }
 
   void End(std::string_view line_end) { out_.text += line_end; }

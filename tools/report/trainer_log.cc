@@ -26,11 +26,8 @@ double NumberAfter(std::string_view text, std::string_view name, bool* found = n
 
 // "Number of trainable parameters = 4,368": the last count of the line.
 int64_t CountAtEnd(std::string_view text) {
-  const size_t equals = text.rfind('=');
-  if (equals == npos) return -1;
-  std::string digits;
-  for (const char c : text.substr(equals + 1))
-    if (c != ',') digits += c;
+  std::string digits(text.substr(text.rfind('=') + 1));
+  std::erase(digits, ',');
   return CountOf(digits);
 }
 
@@ -100,18 +97,13 @@ bool TrainerLog::Take(std::string_view text) {
 void TrainerLog::TakeBanner(std::string_view text) {
   const int64_t count = CountAtEnd(text);
   if (count <= 0) return;
-  const auto is = [text](std::string_view words) { return text.find(words) != npos; };
-  if (is("Total optimization steps = "))
-    total_ = count;
-  else if (is("Num Epochs = "))
-    epochs_ = static_cast<double>(count);
-  else if (is("Total train batch size"))
-    config_.gbs = count;
-  else if (is("Instantaneous batch size per device = "))
-    config_.mbs = count;
-  else if (is("Gradient Accumulation steps = "))
-    config_.gas = count;
-  else if (is("Number of trainable parameters = "))
+  for (const auto& [words, field] : {std::pair{"Total train batch size", &RunConfig::gbs},
+                                     {"Instantaneous batch size per device = ", &RunConfig::mbs},
+                                     {"Gradient Accumulation steps = ", &RunConfig::gas}})
+    if (text.find(words) != npos) config_.*field = count;
+  if (text.find("Total optimization steps = ") != npos) total_ = count;
+  if (text.find("Num Epochs = ") != npos) epochs_ = static_cast<double>(count);
+  if (text.find("Number of trainable parameters = ") != npos)
     config_.size_b = static_cast<double>(count) / 1e9;
 }
 
