@@ -214,7 +214,7 @@ void TakeWithoutColon(std::string_view field, IterationLine& line, int& loss_ran
   if (FindField(name) != nullptr) TakeField(name, field.substr(space + 1), line, loss_rank);
 }
 
-// Of a number and a unit; a longer one may contain the next line, if a \n was lost.
+// The longest number and unit; a longer value may contain the next line, if a \n was lost.
 constexpr size_t kLongValue = 24;
 
 // Reads the fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns the place of

@@ -39,7 +39,7 @@ struct Cell {
   size_t begin, end;  // offsets in the line, between the bars
 };
 
-// Of a line that begins with a bar; a backslash takes the next character as it is.
+// The line must begin with a bar; a backslash takes the next character as it is.
 std::vector<Cell> MarkdownCells(std::string_view line) {
   std::vector<Cell> cells;
   size_t begin = std::min(line.find_first_not_of(" \t"), line.size());
