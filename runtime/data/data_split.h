@@ -9,9 +9,7 @@
 
 namespace cairn {
 
-enum class Split { kTrain = 0, kValid = 1, kTest = 2 };
-
-// The three ranges, in file order, indexed by Split; a share of 0 gives an empty range. `split` is one to
+// The three ranges, in file order; a share of 0 gives an empty range. `split` is one to
 // three non-negative numbers, comma-separated, of any sum above 0; missing ones are 0. A bound is the
 // cumulative share times the count, rounded half to even. Source: blended_megatron_dataset_config.py and
 // _builder.py of megatron-core 0.16. Errors: InvalidArgument.

@@ -33,11 +33,10 @@ enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5,
 struct TokenTypeRow {
   TokenType type;
   uint64_t bytes;
-  std::string_view name;  // NumPy's
 };
-inline constexpr TokenTypeRow kTokenTypes[] = {{TokenType::kU8, 1, "uint8"},  {TokenType::kI8, 1, "int8"},
-                                               {TokenType::kI16, 2, "int16"}, {TokenType::kI32, 4, "int32"},
-                                               {TokenType::kI64, 8, "int64"}, {TokenType::kU16, 2, "uint16"}};
+inline constexpr TokenTypeRow kTokenTypes[] = {{TokenType::kU8, 1},  {TokenType::kI8, 1},
+                                               {TokenType::kI16, 2}, {TokenType::kI32, 4},
+                                               {TokenType::kI64, 8}, {TokenType::kU16, 2}};
 
 // Null for an unknown number.
 constexpr const TokenTypeRow* FindTokenType(uint8_t code) {
@@ -46,7 +45,6 @@ constexpr const TokenTypeRow* FindTokenType(uint8_t code) {
   return nullptr;
 }
 constexpr uint64_t SizeOf(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->bytes; }
-constexpr std::string_view Name(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->name; }
 
 // Calls visit(T()) with the number type of such tokens.
 template <typename Visit>

@@ -6,7 +6,9 @@
 // (random_interval).
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <span>
 #include <utility>
@@ -24,11 +26,18 @@ class NumpyShuffler {
     for (uint64_t i = values.size(); i-- > 1;) std::swap(values[i], values[Interval(i)]);
   }
 
-  // Uniform in [0, max], by rejection under the smallest mask that covers max. Draws nothing for max = 0.
-  uint64_t Interval(uint64_t max);
-
  private:
-  uint64_t Draw64();
+  // Uniform in [0, max], by rejection under the smallest mask that covers max, which is above 0.
+  uint64_t Interval(uint64_t max) {
+    const uint64_t mask = std::numeric_limits<uint64_t>::max() >> std::countl_zero(max);
+    uint64_t value;
+    do {
+      value = generator_();
+      if (max > std::numeric_limits<uint32_t>::max())
+        value = value << 32 | generator_();  // the high half first
+    } while ((value &= mask) > max);
+    return value;
+  }
 
   std::mt19937 generator_;
 };

@@ -2,6 +2,7 @@
 
 #include "runtime/log/event_writer.h"
 
+#include <isa-l/crc.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,7 +11,6 @@
 
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/file_system.h"
-#include "runtime/log/crc32c.h"
 
 namespace cairn {
 namespace {
@@ -60,8 +60,13 @@ std::string EncodeScalar(std::string_view tag, float value) {
   return summary;
 }
 
-// A CRC over data that holds CRCs is weak, hence TFRecord's mask.
-uint32_t MaskedCrc(std::string_view bytes) { return std::rotr(Crc32c(bytes), 15) + 0xA282EAD8; }
+// A CRC over data that holds CRCs is weak, hence TFRecord's mask. ISA-L takes CRC-32C's initial value and
+// leaves the final inversion to its caller.
+uint32_t MaskedCrc(std::string_view bytes) {
+  auto* data = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
+  const uint32_t crc = ~crc32_iscsi(data, static_cast<int>(bytes.size()), UINT32_MAX);
+  return std::rotr(crc, 15) + 0xA282EAD8;
+}
 
 void PutRecord(std::string_view data, std::string& out) {
   std::string length;
@@ -70,10 +75,6 @@ void PutRecord(std::string_view data, std::string& out) {
   PutFixed(MaskedCrc(length), out);
   out.append(data);
   PutFixed(MaskedCrc(data), out);
-}
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -95,8 +96,8 @@ Result<EventWriter> EventWriter::Open(const std::string& directory) {
   return writer;
 }
 
-void EventWriter::AddScalar(std::string_view tag, int64_t step, float value) {
-  AddScalar(tag, step, value, Now());
+double EventWriter::Now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 void EventWriter::AddScalar(std::string_view tag, int64_t step, float value, double wall_time_seconds) {

@@ -24,14 +24,14 @@ class EventWriter {
   static Result<EventWriter> Open(const std::string& directory);
 
   // Buffered until Flush, as LogFile says.
-  void AddScalar(std::string_view tag, int64_t step, float value);
-  void AddScalar(std::string_view tag, int64_t step, float value, double wall_time_seconds);
+  void AddScalar(std::string_view tag, int64_t step, float value, double wall_time_seconds = Now());
   void Flush();
 
   int64_t pending() const { return pending_; }  // scalars since the last Flush that worked
   const std::string& path() const { return file_->path(); }
 
  private:
+  static double Now();  // in seconds since 1970
   explicit EventWriter(std::unique_ptr<LogFile> file) : file_(std::move(file)) {}
 
   std::unique_ptr<LogFile> file_;
