@@ -16,9 +16,9 @@ struct ReportColumn {
   std::string_view heading;  // in tables
   // A number, or a text; one of the two is null.
   std::optional<double> (*number)(const RunSummary&) = nullptr;
-  std::string (*text)(const RunSummary&) = nullptr;
   // The number's form in tables; null: the shortest exact one.
   std::string (*show)(double) = nullptr;
+  std::string (*text)(const RunSummary&) = nullptr;
 };
 
 using ColumnList = std::vector<const ReportColumn*>;
