@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ckpt/base/split_text.h"
+
 namespace cairn {
 namespace {
 
@@ -42,10 +44,9 @@ std::string Sha256Line(std::string_view digest, std::string_view name) {
 
 Result<std::vector<Sha256Sum>> ParseSha256Sums(std::string_view text) {
   std::vector<Sha256Sum> sums;
-  for (size_t at = 0, number = 1; at < text.size(); ++number) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line = text.substr(at, end - at);
-    at = end + 1;
+  size_t number = 0;
+  for (std::string_view line : SplitText(text, '\n')) {
+    ++number;
     if (line.empty() || line.starts_with('#')) continue;
     const bool escaped = line.starts_with('\\');
     if (escaped) line.remove_prefix(1);

@@ -12,6 +12,7 @@
 #include "ckpt/base/glob.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/base/short_list.h"
+#include "ckpt/base/split_text.h"
 #include "ckpt/families/hugging_face_config.h"
 #include "ckpt/model/model.h"
 
@@ -24,28 +25,17 @@ constexpr const char* kRouters[] = {"router.weight", "gate.weight", "router.gate
 constexpr size_t kListed = 4;       // of missing experts
 constexpr uint64_t kMostLike = 64;  // experts that have a part in another form: the most to look at
 
-std::vector<std::string> Split(const std::string& name) {
-  std::vector<std::string> modules(1);
-  for (const char c : name) {
-    if (c == '.')
-      modules.emplace_back();
-    else
-      modules.back() += c;
-  }
-  return modules;
-}
-
-bool HasExperts(const std::string& module) {
+bool HasExperts(std::string_view module) {
   return module.ends_with("experts") && !module.starts_with("shared");
 }
 
-std::optional<uint64_t> NumberIn(const std::string& module) {
+std::optional<uint64_t> NumberIn(std::string_view module) {
   const auto number = ParseNumber<uint64_t>(module);
   return number && *number < kMaxExperts ? number : std::nullopt;
 }
 
 // A module of an adapter (of peft, torchtune, NeMo), which may be on some experts only.
-bool IsOfAdapter(const std::string& module) {
+bool IsOfAdapter(std::string_view module) {
   constexpr const char* kAdapters[] = {"lora_", "adapter", "ia3_",  "hada_",
                                        "lokr_", "oft_",    "boft_", "vera_"};
   return std::ranges::any_of(kAdapters, [&](const char* adapter) { return module.starts_with(adapter); });
@@ -58,7 +48,7 @@ struct Place {
 
 // The place of a tensor among experts; nullopt if it has none.
 std::optional<Place> PlaceOf(const TensorEntry& tensor) {
-  const std::vector<std::string> modules = Split(tensor.spec.name);
+  const std::vector<std::string_view> modules = SplitText(tensor.spec.name, '.');
   const auto first = std::ranges::find_if(modules, HasExperts);
   if (first == modules.end() || first == modules.begin() || first + 1 == modules.end()) return std::nullopt;
   Place place{fmt::format("{}", fmt::join(modules.begin(), first, ".")), {}};
@@ -203,7 +193,7 @@ class Counter {
         StatedNumber(model_, {"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"}, 0);
     const double layers = StatedNumber(model_, {NameOf(&Model::num_layers), "num_hidden_layers"}, 0);
     const auto predicts = [&](const TensorEntry& tensor) {
-      const std::vector<std::string> modules = Split(tensor.spec.name);
+      const std::vector<std::string_view> modules = SplitText(tensor.spec.name, '.');
       for (size_t i = 0; i < modules.size(); ++i) {
         if (modules[i].starts_with("mtp")) return true;
         const auto layer = i > 0 && modules[i - 1] == "layers" ? NumberIn(modules[i]) : std::nullopt;

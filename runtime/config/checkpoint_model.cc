@@ -15,6 +15,7 @@
 #include <set>
 
 #include "ckpt/base/json_facts.h"
+#include "ckpt/base/split_text.h"
 #include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
@@ -43,34 +44,16 @@ void ReadWindow(const Model& function, JsonFacts& of, ModelSpec& spec) {
 
 // ---- Flags.
 
-// Flags that decide one thing together.
-const std::vector<std::vector<std::string_view>>& FlagGroups() {
-  static const std::vector<std::vector<std::string_view>> kGroups = {
-      {"num-layers"},
-      {"hidden-size"},
-      {"num-attention-heads"},
-      {"ffn-hidden-size"},
-      {"max-position-embeddings"},
-      {"vocab-size"},
-      {"untie-embeddings-and-output-weights"},
-      {"layernorm-epsilon"},
-      {"normalization"},
-      {"position-embedding-type", "use-rotary-position-embeddings"},
-      {"rotary-base"},
-      {"rotary-percent"},
-      {"rotary-interleaved"},
-      {"rope-scaling", "use-rope-scaling", "rope-scaling-factor", "rotary-seq-len-interpolation-factor"},
-      {"activation", "swiglu", "glu-activation", "squared-relu", "openai-gelu", "no-bias-gelu-fusion"},
-      {"group-query-attention", "num-query-groups"},
-      {"kv-channels"},
-      {"disable-bias-linear", "add-qkv-bias"},
-      {"qk-layernorm"},
-      {"embed-layernorm"},
-      {"gpt-j-residual"},
-      {"apply-residual-connection-post-layernorm"},
-  };
-  return kGroups;
-}
+// Groups, separated by commas, of flags that decide one thing together.
+constexpr std::string_view kFlagGroups =
+    "num-layers,hidden-size,num-attention-heads,ffn-hidden-size,max-position-embeddings,vocab-size,"
+    "untie-embeddings-and-output-weights,layernorm-epsilon,normalization,"
+    "position-embedding-type use-rotary-position-embeddings,rotary-base,rotary-percent,"
+    "rotary-interleaved,"
+    "rope-scaling use-rope-scaling rope-scaling-factor rotary-seq-len-interpolation-factor,"
+    "activation swiglu glu-activation squared-relu openai-gelu no-bias-gelu-fusion,"
+    "group-query-attention num-query-groups,kv-channels,disable-bias-linear add-qkv-bias,qk-layernorm,"
+    "embed-layernorm,gpt-j-residual,apply-residual-connection-post-layernorm";
 
 void CopyFlag(std::string_view name, const TrainConfig& from, TrainConfig& to) {
   std::visit([&](auto field) { to.*field = from.*field; }, FindTrainFlag(name)->field);
@@ -127,8 +110,9 @@ json Describe(const ModelSpec& spec) {
 }
 
 // The given flags of a group, tried without the others.
-Status CheckGroup(const std::vector<std::string_view>& group, std::span<const std::string_view> given,
-                  const TrainConfig& asked, const TrainConfig& taken, const std::string& step) {
+Status CheckGroup(std::string_view flags, std::span<const std::string_view> given, const TrainConfig& asked,
+                  const TrainConfig& taken, const std::string& step) {
+  const std::vector<std::string_view> group = SplitText(flags, ' ');
   const TrainConfig defaults;
   TrainConfig tried = taken;
   std::vector<std::string> said;
@@ -211,12 +195,12 @@ Status CheckParameters(const CheckpointModel& model, const std::vector<Parameter
 
 Status TakeModel(CheckpointModel model, std::span<const std::string_view> given, TrainConfig& config) {
   TrainConfig taken = config;
-  for (const auto& group : FlagGroups())
-    for (const std::string_view name : group) CopyFlag(name, TrainConfig(), taken);
+  for (const std::string_view group : SplitText(kFlagGroups, ','))
+    for (const std::string_view name : SplitText(group, ' ')) CopyFlag(name, TrainConfig(), taken);
   SetFlags(model.spec, taken);
   const bool has_length = std::ranges::find(given, "seq-length") != given.end();
   if (!has_length) taken.seq_length = std::min(taken.seq_length, taken.positions());
-  for (const auto& group : FlagGroups())
+  for (const std::string_view group : SplitText(kFlagGroups, ','))
     CAIRN_RETURN_IF_ERROR(CheckGroup(group, given, config, taken, model.step));
   taken.of_checkpoint = std::make_shared<const CheckpointModel>(std::move(model));
   config = std::move(taken);

@@ -8,34 +8,11 @@
 #include <algorithm>
 
 #include "ckpt/base/parse_number.h"
+#include "ckpt/base/split_text.h"
+#include "config_texts.h"
 
 namespace cairn {
 namespace {
-
-constexpr FlagAlias kAliases[] = {
-    {"model-parallel-size", "tensor-model-parallel-size", ""},
-    {"pipe-parallel-size", "pipeline-model-parallel-size", ""},
-    {"batch-size", "micro-batch-size", ""},
-    {"gas", "gradient-accumulation-steps", ""},
-    {"warmup", "lr-warmup-fraction", ""},
-    {"recompute-activations", "recompute-granularity", "selective"},
-    {"activations-checkpoint-method", "recompute-method", ""},
-    {"activations-checkpoint-num-layers", "recompute-num-layers", ""},
-    {"checkpoint-num-layers", "recompute-num-layers", ""},
-    {"distribute-checkpointed-activations", "partition-activations", "true"},
-    {"distribute-saved-activations", "partition-activations", "true"},
-    {"use-distributed-optimizer", "zero-stage", "1"},
-    {"zero-reduce-bucket-size", "reduce-bucket-size", ""},
-    {"cpu-optimizer", "offload-optimizer", "true"},
-    {"optimizer-cpu-offload", "offload-optimizer", "true"},
-    {"no-train", "skip-train", "true"},
-    {"kill-switch-file", "kill-switch-path", ""},
-    {"reset-iteration", "reset-progress", "true"},
-    {"norm-epsilon", "layernorm-epsilon", ""},
-    {"num-key-value-heads", "num-query-groups", "", "group-query-attention"},
-    {"rotary-position-embeddings-theta", "rotary-base", ""},
-    {"deepscale-config", "deepspeed-config", ""},
-};
 
 // Flags whose values must be translated.
 std::string SecondsOf(std::string_view minutes) {
@@ -84,7 +61,19 @@ bool IsFlag(const std::string& word) { return word.size() > 2 && word.starts_wit
 
 }  // namespace
 
-std::span<const FlagAlias> FlagAliases() { return kAliases; }
+std::span<const FlagAlias> FlagAliases() {
+  static const std::vector<FlagAlias> kAliases = [] {
+    std::vector<FlagAlias> aliases;
+    for (const std::string_view row : TextRows(kAliasesText)) {
+      const std::vector<std::string_view> words = SplitText(row, ' ');
+      const size_t equals = std::min(words[1].find('='), words[1].size());
+      aliases.push_back(
+          {words[0], words[1].substr(0, equals), words[1].substr(equals), words.size() > 2 ? words[2] : ""});
+    }
+    return aliases;
+  }();
+  return kAliases;
+}
 
 std::vector<std::string> InCairnNames(const std::vector<std::string>& words) {
   std::vector<std::string> ours;
@@ -95,11 +84,11 @@ std::vector<std::string> InCairnNames(const std::vector<std::string>& words) {
     }
     auto [name, value] = Split(words[i]);
     const bool value_follows = value.empty() && i + 1 < words.size() && !IsFlag(words[i + 1]);
-    if (const auto* alias = std::ranges::find(kAliases, name, &FlagAlias::old_name);
-        alias != std::end(kAliases)) {
+    if (const auto alias = std::ranges::find(FlagAliases(), name, &FlagAlias::old_name);
+        alias != FlagAliases().end()) {
       if (!alias->also.empty()) ours.push_back(fmt::format("--{}", alias->also));
       name = alias->name;
-      if (!alias->value.empty() && value.empty()) value = fmt::format("={}", alias->value);
+      if (value.empty()) value = alias->value;
     } else if (const auto* other = std::ranges::find(kValueAliases, name, &ValueAlias::old_name);
                other != std::end(kValueAliases)) {
       name = other->name;

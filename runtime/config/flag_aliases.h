@@ -9,10 +9,10 @@
 namespace cairn {
 
 struct FlagAlias {
-  std::string_view old_name;   // with dashes, without the leading two
-  std::string_view name;       // of TrainFlags()
-  std::string_view value;      // of ours, if the old flag is a switch that stands for it; else empty
-  std::string_view also = {};  // a switch of ours that the old flag turned on
+  std::string_view old_name;  // with dashes, without the leading two
+  std::string_view name;      // of TrainFlags()
+  std::string_view value;  // "=" and that of ours, if the old flag is a switch that stands for it; else empty
+  std::string_view also;   // a switch of ours that the old flag turned on
 };
 std::span<const FlagAlias> FlagAliases();
 

@@ -4,8 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <ranges>
 
+#include "ckpt/base/split_text.h"
 #include "config_texts.h"
 
 namespace cairn {
@@ -14,9 +14,7 @@ namespace {
 // The rows of ignored.txt, "NAME VALUES: reason".
 std::vector<IgnoredFlag> ReadRows() {
   std::vector<IgnoredFlag> rows;
-  for (const auto line : std::views::split(std::string_view(kIgnoredText), '\n')) {
-    const std::string_view row(line.begin(), line.end());
-    if (row.empty() || row.starts_with('#')) continue;
+  for (const std::string_view row : TextRows(kIgnoredText)) {
     const size_t colon = row.find(": ");
     const std::string_view head = row.substr(0, colon);
     const size_t space = std::min(head.find(' '), head.size());
@@ -29,12 +27,9 @@ std::vector<IgnoredFlag> ReadRows() {
 // The value that would have had an effect, else "".
 std::string ValueWithEffect(const IgnoredFlag& flag, const std::vector<std::string>& given) {
   if (flag.values.empty() || flag.values.starts_with('*')) return "";
-  for (const std::string& value : given) {
-    const auto is_value = [&](auto choice) {
-      return std::string_view(choice.begin(), choice.end()) == value;
-    };
-    if (!std::ranges::any_of(std::views::split(flag.values, '|'), is_value)) return value;
-  }
+  const std::vector<std::string_view> without = SplitText(flag.values, '|');
+  for (const std::string& value : given)
+    if (std::ranges::find(without, value) == without.end()) return value;
   return "";
 }
 

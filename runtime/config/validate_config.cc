@@ -1,8 +1,11 @@
 // Checks of a configuration before any data is read or any rank waits for another.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cctype>
-#include <ranges>
 
 #include "ckpt/base/parse_number.h"
+#include "ckpt/base/split_text.h"
 #include "ckpt/step/parity_file.h"
 #include "runtime/config/deepspeed_config.h"
 #include "runtime/config/model_spec.h"
@@ -38,14 +41,9 @@ Status CheckListedChoices(const TrainConfig& c) {
     if (!field || flag.value.find('|') == std::string_view::npos || std::isupper(flag.value.front()))
       continue;
     const std::string& value = c.**field;
-    std::string known;
-    bool listed = value == defaults.**field;
-    for (const auto choice : std::views::split(flag.value, '|')) {
-      const std::string_view name(choice.begin(), choice.end());
-      listed = listed || name == value;
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
-    }
-    if (!listed) return InvalidArgument("--{} is '{}'; it must be one of {}", flag.name, value, known);
+    const std::vector<std::string_view> known = SplitText(flag.value, '|');
+    if (value != defaults.**field && std::ranges::find(known, value) == known.end())
+      return InvalidArgument("--{} is '{}'; it must be one of {}", flag.name, value, fmt::join(known, ", "));
   }
   return OkStatus();
 }

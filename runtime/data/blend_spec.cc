@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ckpt/base/parse_number.h"
+#include "ckpt/base/split_text.h"
 
 namespace cairn {
 namespace {
@@ -81,13 +82,10 @@ Result<SplitGroup> ParseSplitGroup(std::string_view text) {
   if (group.name.empty() || WordsOf(group.name).size() != 1)
     return InvalidArgument("\"{}\": expected NAME: WEIGHT START:END PREFIX, WEIGHT START:END PREFIX",
                            Trim(text));
-  for (std::string_view rest = text.substr(colon + 1);;) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    auto part = ParseSplitPart(rest.substr(0, comma));
+  for (const std::string_view words : SplitText(text.substr(colon + 1), ',')) {
+    auto part = ParseSplitPart(words);
     if (!part.ok()) return part.status().WithContext(group.name);
     group.parts.push_back(*std::move(part));
-    if (comma == rest.size()) break;
-    rest.remove_prefix(comma + 1);
   }
   double sum = 0;
   for (const SplitPart& part : group.parts) sum += part.weight;

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
+#include "ckpt/base/split_text.h"
 #include "report_texts.h"
 #include "tools/cli/printable.h"
 #include "tools/report/numbers.h"
@@ -36,20 +36,13 @@ struct Sign {
   bool decreed;
 };
 
-std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (const auto part : std::views::split(text, separator)) parts.emplace_back(part.begin(), part.end());
-  return parts;
-}
-
 const std::vector<Sign>& Signs() {
   static const std::vector<Sign> kSigns = [] {
     std::vector<Sign> signs;
-    for (const std::string_view row : Split(kFailuresText, '\n')) {
-      if (row.empty() || row.starts_with('#')) continue;
+    for (const std::string_view row : TextRows(kFailuresText)) {
       const size_t equals = row.find(" = ");
       const std::string_view meaning = row.substr(equals + 3);  // "50! node failure"
-      signs.push_back({Split(row.substr(0, equals), '*'), After(meaning, " "),
+      signs.push_back({SplitText(row.substr(0, equals), '*'), After(meaning, " "),
                        static_cast<int>(CountOf(meaning.substr(0, 2))), meaning[2] == '!'});
     }
     return signs;

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/base/split_text.h"
 #include "tools/report/config_name.h"
 #include "tools/report/config_text.h"
 #include "tools/report/numbers.h"
@@ -149,10 +150,8 @@ JobScript ReadJobScript(std::string_view text, const std::string& path) {
   JobScript script;
   script.path = path;
   Variables variables;
-  while (!text.empty()) {
-    const size_t newline = text.find('\n');
-    const std::string_view line = text.substr(0, std::min(newline, kMaxLine));
-    text.remove_prefix(newline == text.npos ? text.size() : newline + 1);
+  for (std::string_view line : SplitText(text, '\n')) {
+    line = line.substr(0, kMaxLine);
     const std::string_view trimmed = Trim(line);
     if (trimmed.starts_with("#SBATCH")) TakeDirective(trimmed, script);
     if (trimmed.starts_with('#')) continue;
