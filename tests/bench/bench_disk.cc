@@ -118,6 +118,23 @@ int RunJob(const DiskJob& job, const RawTransfer& how) {
   return how.engine == RawTransfer::Engine::kUring ? TransferByUring(job, how) : TransferByThreads(job, how);
 }
 
+// Bytes of `path` that lie in the page cache.
+Result<uint64_t> ResidentBytes(const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDONLY));
+  struct stat st;
+  if (::fstat(file.get(), &st) != 0) return PosixError("find", path, errno);
+  const auto bytes = static_cast<uint64_t>(st.st_size);
+  if (bytes == 0) return uint64_t{0};
+  void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (map == MAP_FAILED) return PosixError("map", path, errno);
+  std::vector<unsigned char> pages((bytes + kPageBytes - 1) / kPageBytes);
+  const int result = ::mincore(map, bytes, pages.data());
+  const int error = errno;
+  ::munmap(map, bytes);
+  if (result != 0) return PosixError("look up pages of", path, error);
+  return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; }) * kPageBytes;
+}
+
 }  // namespace
 
 Result<bool> TakesDirect(const std::string& directory) {
@@ -156,44 +173,6 @@ Result<double> RawRead(const std::string& path, std::span<std::byte> bytes, cons
   if (const int error = RunJob(job, how); error != 0) return PosixError("read", path, error);
   file = UniqueFd();  // closed within the time
   return watch.Seconds();
-}
-
-Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const std::byte> bytes) {
-  const Stopwatch watch;
-  BufferedSeconds seconds;
-  CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDWR | O_CREAT | O_EXCL));
-  const DiskJob job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
-  const RawTransfer how{.depth = 1, .block = 1 << 20, .direct = false};
-  if (const int error = RunJob(job, how); error != 0) return PosixError("write", path, error);
-  seconds.write = watch.Seconds();
-  if (::fsync(file.get()) != 0) return PosixError("fsync", path, errno);
-  file = UniqueFd();  // closed within the time
-  seconds.durable = watch.Seconds();
-  return seconds;
-}
-
-Status RecyclePages(const std::string& directory, std::span<const std::byte> bytes) {
-  const ScratchFile file(directory);
-  CAIRN_ASSIGN_OR_RETURN(const UniqueFd fd, OpenScratch(file.path(), O_RDWR | O_CREAT | O_EXCL));
-  const DiskJob job{fd.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
-  const int error = RunJob(job, {.depth = 1, .block = 1 << 20, .direct = false});
-  return error == 0 ? OkStatus() : PosixError("write", file.path(), error);
-}
-
-Result<uint64_t> ResidentBytes(const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDONLY));
-  struct stat st;
-  if (::fstat(file.get(), &st) != 0) return PosixError("find", path, errno);
-  const auto bytes = static_cast<uint64_t>(st.st_size);
-  if (bytes == 0) return uint64_t{0};
-  void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (map == MAP_FAILED) return PosixError("map", path, errno);
-  std::vector<unsigned char> pages((bytes + kPageBytes - 1) / kPageBytes);
-  const int result = ::mincore(map, bytes, pages.data());
-  const int error = errno;
-  ::munmap(map, bytes);
-  if (result != 0) return PosixError("look up pages of", path, error);
-  return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; }) * kPageBytes;
 }
 
 Status MakeCold(const std::string& path) {

@@ -45,20 +45,6 @@ Result<double> RawWrite(const std::string& path, std::span<const std::byte> byte
 // Fills `bytes` from the start of `path`. Seconds from open to close.
 Result<double> RawRead(const std::string& path, std::span<std::byte> bytes, const RawTransfer& how);
 
-struct BufferedSeconds {
-  double write = 0;    // into the page cache
-  double durable = 0;  // that, fsync and close
-};
-// Creates `path` and writes it through the page cache as programs usually do: one thread, no space reserved.
-Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const std::byte> bytes);
-
-// Makes free memory "recycled" (bench_memory.h): a file of `bytes` bytes in `directory` is written into the
-// page cache and removed. (Freed anonymous memory did not work: the next file still got other
-// pages.)
-Status RecyclePages(const std::string& directory, std::span<const std::byte> bytes);
-
-// Bytes of `path` that lie in the page cache.
-Result<uint64_t> ResidentBytes(const std::string& path);
 // Writes back and drops the file's pages. Errors: IoError if some stay, so that no warm read is called
 // cold.
 Status MakeCold(const std::string& path);

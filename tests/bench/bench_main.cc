@@ -1,4 +1,4 @@
-// `cairn-bench`: measures this machine's limits and Cairn's speed in one process.
+// `cairn-bench`: measures Cairn's speed and this machine's limits in one process.
 //
 // A table of jobs makes the subcommands that measure a size and a disk with the same flags; codec takes a
 // checkpoint. Every report begins with the facts of the machine, without which a number means little.
@@ -8,7 +8,6 @@
 
 #include "runtime/config/wrapped_help.h"
 #include "tests/bench/bench_codec.h"
-#include "tests/bench/bench_limits.h"
 #include "tests/bench/bench_save.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/human.h"
@@ -29,10 +28,6 @@ struct BenchJob {
 };
 
 constexpr BenchJob kJobs[] = {
-    {"limits", "limits of this machine: memory, page cache, disk, digests",
-     "as_found: needs pages that the machine gave back to its host; recycled: reuses pages that were just "
-     "freed.",
-     MeasureLimits},
     {"save", "compare our snapshot and flush with memcpy and a raw O_DIRECT writer",
      "Prints flush_ratio and stall_ratio with their goals. A time counts only after the written bytes were "
      "read back and verified.",
@@ -92,12 +87,6 @@ void AddJob(CLI::App& bench, const BenchJob& job, Verb& verb) {
   command->add_option("--dir", options->dir, "directory on the disk to measure (default: this one)")
       ->check(CLI::ExistingDirectory)
       ->option_text("DIR");
-  command
-      ->add_option("--settle", options->settle,
-                   "seconds to wait until freed memory went back to the host, before the as_found figures "
-                   "(default 10, for small sizes 0)")
-      ->check(CLI::Range(0.0, 600.0))
-      ->option_text("SECONDS");
   command->footer(fmt::format(
       "{}\n\n{}", job.notes, HelpFooter(fmt::format("cairn-bench {} --bytes 4GB --dir /scratch", job.name))));
   command->callback([options, &job, &verb] {
@@ -130,7 +119,7 @@ void AddCodec(CLI::App& bench, Verb& verb) {
 int RunBench(int argc, char** argv) {
   CLI::App app("Measures this machine's limits, and Cairn's speed beside them.", "cairn-bench");
   app.require_subcommand(1);
-  app.footer("A slow result is not a failure.\n\n" + HelpFooter("cairn-bench limits --json"));
+  app.footer("A slow result is not a failure.\n\n" + HelpFooter("cairn-bench save --json"));
   app.formatter(std::make_shared<WrappedHelp>());
   Verb verb;
   for (const BenchJob& job : kJobs) AddJob(app, job, verb);

@@ -1,39 +1,25 @@
 #include "tests/bench/bench_memory.h"
 
 #include <sys/mman.h>
-#include <time.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "ckpt/io/file_system.h"
-#include "tests/bench/bench_rounds.h"
 
 namespace cairn {
-namespace {
 
-Result<std::byte*> Map(uint64_t bytes, bool huge) {
+Result<WarmBuffer> WarmBuffer::Make(uint64_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return NoSpace("cannot map {} bytes of memory: {}; take a smaller --bytes", bytes, strerror(errno));
-  (void)::madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-  return static_cast<std::byte*>(memory);
-}
-
-void Touch(std::byte* data, uint64_t bytes) {
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
+  auto* data = static_cast<std::byte*>(memory);
   for (uint64_t at = 0; at < bytes; at += kPageBytes)
     *static_cast<volatile std::byte*>(data + at) = std::byte{1};
-}
-
-}  // namespace
-
-Result<WarmBuffer> WarmBuffer::Make(uint64_t bytes) {
-  CAIRN_ASSIGN_OR_RETURN(std::byte * data, Map(bytes, true));
-  Touch(data, bytes);
   return WarmBuffer(data, bytes);
 }
 
@@ -51,17 +37,6 @@ void FillWithNoise(std::span<std::byte> bytes, uint64_t seed) {
     std::memcpy(bytes.data() + at, &x, std::min(sizeof x, bytes.size() - at));
   }
 }
-
-Result<double> TouchFresh(uint64_t bytes, bool huge) {
-  CAIRN_ASSIGN_OR_RETURN(std::byte * data, Map(bytes, huge));
-  const Stopwatch watch;
-  Touch(data, bytes);
-  const double seconds = watch.Seconds();
-  ::munmap(data, bytes);
-  return seconds;
-}
-
-void Settle(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 void CopyBy(int threads, std::span<std::byte> to, std::span<const std::byte> from) {
   const size_t part = (to.size() + threads - 1) / threads;

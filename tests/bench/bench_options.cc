@@ -89,7 +89,6 @@ void PrintReport(const BenchOptions& options, ordered_json facts, const Samples&
                  const std::vector<GoalRatio>& goals) {
   if (options.json) {
     facts["rounds"] = options.rounds;
-    facts["settle_seconds"] = options.settle_seconds();
     facts["series"] = ToJson(samples);
     AddGoals(facts, goals);
     PrintJson(facts);

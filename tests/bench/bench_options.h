@@ -14,11 +14,7 @@ struct BenchOptions {
   uint64_t bytes = 1 << 30;
   std::string dir = ".";
   int rounds = 5;
-  double settle = -1;  // seconds before memory counts as "as found"; negative: by size
   bool json = false;
-
-  // Measurements of small sizes do not measure fresh pages, so they do not wait for them.
-  double settle_seconds() const { return settle >= 0 ? settle : bytes < (256 << 20) ? 0 : 10; }
 };
 
 // Errors: NoSpace if the directory's file system or the machine's memory has less than this, which says

@@ -2,9 +2,9 @@
 
 Contenders take turns, each round starts with the next one, and figures are medians of the rounds. A save counts once
 every file was fsynced and was read back equal; a load ends in tensors that were there before, and counts once they are
-equal. Saves are timed in both states of free memory (tests/bench/bench_memory.h): as found, when pages that went back to the
-host are needed again, and recycled, right after a file of the same size was removed. A limit that moved by more than
-15 % over the rounds makes a table void: it is printed with that word.
+equal. Saves are timed in both states of free memory: as found, when pages that went back to the host of a virtual machine are
+needed again (each costs about ten times as much), and recycled, right after a file of the same size was removed. A limit that
+moved by more than 15 % over the rounds makes a table void: it is printed with that word.
 """
 
 import argparse

@@ -83,7 +83,7 @@ def rounds(a, shared, tools):
     taken = {tool.name: [] for tool in tools}
     for round_ in range(a.rounds):
         for tool in rotated(tools, round_):
-            time.sleep(a.settle)  # until free memory is as found (tests/bench/bench_memory.h)
+            time.sleep(a.settle)  # until free memory is as found (save_speed.py)
             taken[tool.name].append(turn(tool, shared, os.path.join(a.dir, "state")))
             last = taken[tool.name][-1]
             print(f"round {round_ + 1}: {tool.name} saves in {last['save']:.2f} s, loads in {last['load']:.2f} s", file=sys.stderr, flush=True)
