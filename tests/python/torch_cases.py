@@ -1,4 +1,4 @@
-"""What the ranks of test_torch.py's jobs run: CASE(rank, world, directory). Every job is gloo on the CPU."""
+"""What the ranks of test_torch_ranks.py's jobs run: CASE(rank, world, directory). Every job is gloo on the CPU."""
 
 import dataclasses
 import os
