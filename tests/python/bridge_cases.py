@@ -20,7 +20,6 @@ import ranks  # noqa: E402
 from cairn.torch import NotSupported, SaveFailed  # noqa: E402
 from megatron.core import dist_checkpointing  # noqa: E402
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategies  # noqa: E402
-from megatron_cases import check_equal, refused  # noqa: E402
 
 TRACKER = "latest_checkpointed_iteration.txt"
 NAME = "cairn.bridge.CairnCheckpointManager"
@@ -35,7 +34,7 @@ def check_same(rank, directory, result):
     expected = torch.load(f"{directory}/whole-after-{rank}.pt", weights_only=False)
     assert result["losses"] == {step: expected["losses"][step] for step in result["losses"]}, (result["losses"], expected["losses"])
     assert set(result["losses"]) == {4, 5, 6}, set(result["losses"])
-    check_equal(result["tensors"], expected["tensors"])
+    ranks.check_equal(result["tensors"], expected["tensors"])
 
 
 def whole(rank, world, directory):
@@ -111,10 +110,10 @@ def after_death(rank, world, directory):
 def says(rank, world, directory):
     from megatron.bridge.training import checkpointing
 
-    refused(TypeError, "compres", lambda: cairn.enable("bridge", compres=True))
+    ranks.refused(TypeError, "compres", lambda: cairn.enable("bridge", compres=True))
     config = job.CheckpointConfig(save=directory, load=directory, custom_manager_class=NAME)
     if not REAL or hasattr(checkpointing, "_validate_target_prefix"):  # from 0.5.1 on
-        refused(Exception, "allowlist", lambda: checkpointing.create_checkpoint_manager(config))
+        ranks.refused(Exception, "allowlist", lambda: checkpointing.create_checkpoint_manager(config))
     page = (ranks.ROOT / "docs/guide/save-from-megatron.md").read_text()
     (block,) = re.findall(r'^```\n(import cairn\n\ncairn.enable\("bridge"\).*?)^```', page, re.M | re.S)
     made = []
@@ -125,4 +124,4 @@ def says(rank, world, directory):
     assert type(manager) is cairn.bridge.CairnCheckpointManager
     assert manager.checkpointing_context.keys() <= {"load_strategy"}, manager.checkpointing_context
     config.ckpt_format = "fsdp_dtensor"
-    refused(NotSupported, "fsdp_dtensor", lambda: checkpointing.create_checkpoint_manager(config))
+    ranks.refused(NotSupported, "fsdp_dtensor", lambda: checkpointing.create_checkpoint_manager(config))

@@ -69,8 +69,9 @@ def without_gpu():
 
 without_gpu()
 
-import megatron_cases  # noqa: E402 - it sets some of the same
+import megatron_cases  # noqa: E402, F401 - it sets some of the same
 import megatron_trainer  # noqa: E402
+import ranks  # noqa: E402
 from megatron.bridge.models.gpt_provider import GPTModelProvider  # noqa: E402
 from megatron.bridge.training import config, gpt_step, setup  # noqa: E402
 from megatron.bridge.training import initialize as bridge_initialize  # noqa: E402
@@ -186,7 +187,7 @@ def train(rank, world, run, until=ITERATIONS, cairn=True, **checkpoint):
     torch.cuda.device_count = lambda: 0
     tracker = pathlib.Path(run, TRACKER)
     first = int(tracker.read_text()) if tracker.exists() else 0
-    port = megatron_cases.free_port(rank, f"{run}-port-{first}-{until}-{checkpoint.get('async_save')}")
+    port = ranks.free_port(rank, f"{run}-port-{first}-{until}-{checkpoint.get('async_save')}")
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     if cairn:
         checkpoint["custom_manager_class"] = "cairn.bridge.CairnCheckpointManager"

@@ -3,7 +3,6 @@
 accelerate shards only over GPUs: here its state says that ranks on CPUs are FSDP's, too. Nothing else of it is replaced.
 """
 
-import hashlib
 import itertools
 import json
 import os
@@ -27,7 +26,6 @@ import torch.distributed.checkpoint.state_dict  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 
 _init = accelerate.state.AcceleratorState.__init__
@@ -61,15 +59,6 @@ def samples():
     return [{"input_ids": row, "labels": row} for row in torch.randint(0, ROWS, (64, 16), generator=torch.Generator().manual_seed(3))]
 
 
-def digests(state):
-    """SHA-256 of every whole tensor, by name."""
-    found = {}
-    for name, value in state.items():
-        whole = (value.full_tensor() if isinstance(value, DTensor) else value).detach().contiguous()
-        found[name] = hashlib.sha256(whole.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-    return found
-
-
 SETTINGS = {"max_steps": 6, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2, "seed": 5, "disable_tqdm": True, "report_to": []}
 
 
@@ -92,7 +81,7 @@ def job(rank, world, directory, name, model, resume=None, kind="SHARDED_STATE_DI
     training.train(resume_from_checkpoint=resume)
     assert dcp.FileSystemWriter is writer, "torch.distributed.checkpoint is not as it was"
     losses = {str(entry["step"]): entry["loss"] for entry in training.state.log_history if "loss" in entry}
-    return {"losses": losses, "model": digests(training.model.state_dict()), "optimizer": digests(_states(training))}
+    return {"losses": losses, "model": ranks.digests(training.model.state_dict()), "optimizer": ranks.digests(_states(training))}
 
 
 def _states(training):
@@ -149,14 +138,9 @@ def tied(rank, world, directory):
     good.wait()
     if rank == 0:
         loaded = GPT2LMHeadModel.from_pretrained(f"{directory}/weights/checkpoint-4")
-        assert digests(loaded.state_dict()) == found["model"]
+        assert ranks.digests(loaded.state_dict()) == found["model"]
         assert len(bad.failures) == 2 and "checkpoint-4: cairn strip: " in bad.failures[1], bad.failures
-        try:
-            bad.wait()
-        except cairn.CairnError as error:
-            assert "nowhere" in str(error), error
-        else:
-            raise AssertionError("swallowed")
+        ranks.refused(cairn.CairnError, "nowhere", bad.wait)
 
 
 def without_fsdp(rank, world, directory, name):
@@ -181,7 +165,7 @@ def without_fsdp(rank, world, directory, name):
         published = load_file(f"{directory}/weights-of-{name}/checkpoint-4/model.safetensors")
         if name == "zero3":  # from the fp32 masters
             published = {key: value.bfloat16() for key, value in published.items()}
-        assert len(published) >= 28 and digests(published).items() <= digests(weights).items(), published.keys() ^ weights.keys()
+        assert len(published) >= 28 and ranks.digests(published).items() <= ranks.digests(weights).items(), published.keys() ^ weights.keys()
         assert len(os.listdir(f"{directory}/weights-of-{name}")) == 2
     if name == "alone":
         made_up(directory, settings)
@@ -246,7 +230,7 @@ def accelerated(version, model, **settings):
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
-        return losses, digests(model.state_dict())
+        return losses, ranks.digests(model.state_dict())
 
     return accelerator, model, train
 
@@ -278,7 +262,7 @@ def loop(rank, world, directory):
     first = train(8, 16)
     with unittest.TestCase().assertNoLogs("cairn.hf"):
         accelerator.load_state(f"{directory}/state_2")
-    assert digests(model.state_dict()) == before
+    assert ranks.digests(model.state_dict()) == before
     less = dict(itertools.islice(model.state_dict().items(), 3))
     with unittest.TestCase().assertLogs("cairn.hf") as logged:  # a checkpoint of a larger model
         cairn.hf._load({"model": less}, f"{directory}/state_2/pytorch_model_fsdp_0", None)
@@ -291,19 +275,14 @@ def loop(rank, world, directory):
     cairn.enable("hf")
     train(0, 4)
     accelerator.load_state(f"{directory}/dcp_3")
-    assert digests(model.state_dict()) == first[1]
+    assert ranks.digests(model.state_dict()) == first[1]
 
 
 def refuses(rank, world, directory):
     """An accelerate that saves differently."""
     original = fsdp_utils.save_fsdp_optimizer
     fsdp_utils.save_fsdp_optimizer = lambda *arguments: None
-    try:
-        cairn.enable("hf")
-    except ImportError as error:
-        assert "save_fsdp_optimizer" in str(error) and accelerate.__version__ in str(error), error
-    else:
-        raise AssertionError("patched what it does not know")
+    ranks.refused(ImportError, ["save_fsdp_optimizer", accelerate.__version__], cairn.enable, "hf")
     fsdp_utils.save_fsdp_optimizer = original
     hybrid = FullyShardedDataParallelPlugin(fsdp_version=1, reshard_after_forward="HYBRID_SHARD", state_dict_type="SHARDED_STATE_DICT")
     assert "which ranks hold the same" in cairn.hf._other_format({"fsdp_plugin": hybrid})

@@ -5,18 +5,17 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import sys
-import time
 
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # which would compile fused functions of Megatron's for a minute
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/interop")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python"), str(ROOT / "tests/interop")]
 
 import cairn.megatron  # noqa: E402
 import megatron_trainer as trainer  # noqa: E402
 import megatron_writer as writer  # noqa: E402
 import numpy  # noqa: E402
+import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from cairn.torch import CorruptError, LoadMismatch, NotSupported, PickleRefused, SaveFailed  # noqa: E402
@@ -50,17 +49,6 @@ SAMPLES, MICRO, POSITIONS = 8, 2, 8
 OLD = cairn.megatron._VERSION < (0, 17)  # it finds the strategy by itself
 
 
-def free_port(rank, file):
-    if rank == 0:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            pathlib.Path(file + ".new").write_text(str(s.getsockname()[1]))
-        os.rename(file + ".new", file)
-    while not os.path.exists(file):
-        time.sleep(0.02)
-    return int(pathlib.Path(file).read_text())
-
-
 class Training:
     """A tiny GPT that Megatron's own schedule of the pipeline trains. One at a time in a process."""
 
@@ -70,7 +58,7 @@ class Training:
             parallel_state.destroy_model_parallel()
             dist.destroy_process_group()
         self.spec = {**SETTINGS[name], "world": world, **changes}
-        self.ddp, self.optimizer = trainer.start(rank, self.spec, free_port(rank, f"{directory}/port-{job}-{name}"))
+        self.ddp, self.optimizer = trainer.start(rank, self.spec, ranks.free_port(rank, f"{directory}/port-{job}-{name}"))
         self.model = self.ddp.module
         self.schedule = OptimizerParamScheduler(self.optimizer, init_lr=0.0, use_checkpoint_opt_param_scheduler=False, **SCHEDULE)
         self.rank, self.iteration = rank, 0
@@ -149,12 +137,6 @@ def forward(data, model):
     return output, lambda losses: (losses.mean(), losses.mean().detach())
 
 
-def check_equal(found, expected):
-    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
-    for name, tensor in found.items():
-        assert tensor.dtype == expected[name].dtype and torch.equal(tensor, expected[name]), name
-
-
 def unbroken(rank, world, directory):
     """Six iterations of each setting. The third is saved with Cairn while the training continues, and also by Megatron itself."""
     for name in SETTINGS:
@@ -182,7 +164,7 @@ class Mixture:
         self.of, self.rank = mixtures, rank
         self.spec = {"world": world, "tp": tp, "pp": 1, "ep": ep, "etp": 1, "done": 3, "zero": 1}
         self.args = mixtures.arguments_of(self.spec)
-        model = mixtures.build(rank, self.spec, self.args, free_port(rank, f"{directory}/port-{job}"))
+        model = mixtures.build(rank, self.spec, self.args, ranks.free_port(rank, f"{directory}/port-{job}"))
         trainer.OnCpu().__enter__()
         batches = torch.randint(64, (6, 8, 9), generator=torch.Generator().manual_seed(3))
         self.training = mixtures.Training(*mixtures.optimizer_of(model, self.spec), batches)
@@ -229,7 +211,7 @@ def mixture_again(rank, world, directory):
     job.load(f"{directory}/mixture")
     expected = torch.load(f"{directory}/mixture-{rank}.pt")
     assert [job.training.iteration() for _ in range(3)] == expected["losses"]
-    check_equal(job.tensors(), expected["tensors"])
+    ranks.check_equal(job.tensors(), expected["tensors"])
 
 
 def mixture_elsewhere(rank, world, directory, ep, tp):
@@ -240,7 +222,7 @@ def mixture_elsewhere(rank, world, directory, ep, tp):
     for _ in range(3):
         job.training.iteration()
     job.load(f"{directory}/mixture")
-    check_equal(job.tensors(), expected)
+    ranks.check_equal(job.tensors(), expected)
 
 
 def save_as_megatron(training, run):
@@ -263,7 +245,7 @@ def resumed(rank, world, directory):
         generators = state["rng_state"][0]
         assert generators["random"] == expected["random"] and generators["numpy"][0] == "MT19937", generators.keys()
         assert training.train(3) == expected["losses"], name
-        check_equal(training.tensors(), expected["tensors"])
+        ranks.check_equal(training.tensors(), expected["tensors"])
 
 
 def resharded(rank, world, directory):
@@ -275,7 +257,7 @@ def resharded(rank, world, directory):
             strategy = None if run.endswith("theirs") else cairn.megatron.CairnLoadStrategy()
             training.load(f"{directory}/{run}/iter_0000003", strategy, strict="assume_ok_unexpected")
             found.append(training.tensors())
-        check_equal(*found)
+        ranks.check_equal(*found)
         training.save(f"{directory}/{name}-{tp}{pp}", cairn.megatron.CairnSaveStrategy())
 
 
@@ -290,12 +272,7 @@ def dies(rank, world, directory):
         cairn.megatron.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
     queue.schedule_async_request(training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy(deadline=60), async_sharded_save=True))
     request = queue.async_calls[0].async_request
-    try:
-        request.finalize_fns[0]()
-    except SaveFailed as error:
-        assert "rank 1" in str(error), error
-    else:
-        raise AssertionError("an iteration without rank 1's part was committed")
+    ranks.refused(SaveFailed, "rank 1", request.finalize_fns[0])
     os._exit(0)  # gloo's end would wait for rank 1
 
 
@@ -312,15 +289,6 @@ def after_death(rank, world, directory):
 
 class Own:
     """A class that a checkpoint must not instantiate."""
-
-
-def refused(error_type, word, attempt):
-    try:
-        attempt()
-    except error_type as error:
-        assert word in str(error), (word, error)
-    else:
-        raise AssertionError(f"no message about {word}")
 
 
 def fits(rank, world, directory):
@@ -343,7 +311,7 @@ def fits(rank, world, directory):
 
     save = FullyParallelSaveStrategyWrapper(cairn.megatron.CairnSaveStrategy())
     dist_checkpointing.save(state() | {"common": 5}, path, save)
-    refused(PickleRefused, "allow_pickle=True", lambda: dist_checkpointing.load(state(), path, load))
+    ranks.refused(PickleRefused, "allow_pickle=True", dist_checkpointing.load, state(), path, load)
     trusting = cairn.megatron.CairnLoadStrategy(allow_pickle=True)
     for strategy in (trusting, FullyParallelLoadStrategyWrapper(trusting)):
         wanted = state(rows=12)
@@ -353,20 +321,20 @@ def fits(rank, world, directory):
         assert found["common"] == 5 and isinstance(found["object"], Own) and set(found["layers"]) == {7}
         assert (found["cut"] == rank + 1).all() and (found["layers"][7] == rank + 0.5).all()
         assert torch.equal(found["table"][:10].flatten(), torch.arange(30.0) + 1) and (found["table"][10:] == 0).all()
-    refused(LoadMismatch, "cut: saved as [3000, 8]; here [3000, 10]", lambda: dist_checkpointing.load(state(columns=5), path, trusting))
+    ranks.refused(LoadMismatch, "cut: saved as [3000, 8]; here [3000, 10]", dist_checkpointing.load, state(columns=5), path, trusting)
     other = ShardedTensor.from_rank_offsets("other", torch.zeros(2), (0, rank, world))
-    refused(LoadMismatch, "other: not in the checkpoint", lambda: dist_checkpointing.load(state(other=other), path, trusting))
-    refused(NotSupported, "not changed", lambda: load.remove_sharded_tensors(path, "cut"))
-    refused(TypeError, "cut: torch.complex64", lambda: dist_checkpointing.save(complex_of(rank, world), path, cairn.megatron.CairnSaveStrategy()))
+    ranks.refused(LoadMismatch, "other: not in the checkpoint", dist_checkpointing.load, state(other=other), path, trusting)
+    ranks.refused(NotSupported, "not changed", load.remove_sharded_tensors, path, "cut")
+    ranks.refused(TypeError, "cut: torch.complex64", dist_checkpointing.save, complex_of(rank, world), path, cairn.megatron.CairnSaveStrategy())
     dist.barrier()
     if rank == 0:
         torch.save({"common": 6}, f"{path}/common.pt")
     dist.barrier()
-    refused(CorruptError, "common.pt: not the file that was saved", lambda: dist_checkpointing.load(state(), path, trusting))
+    ranks.refused(CorruptError, "common.pt: not the file that was saved", dist_checkpointing.load, state(), path, trusting)
     if rank == 0:
         os.remove(f"{path}/metadata.json")
     dist.barrier()
-    refused(CheckpointingException, "is not a distributed checkpoint", lambda: dist_checkpointing.load(state(), path, trusting))
+    ranks.refused(CheckpointingException, "is not a distributed checkpoint", dist_checkpointing.load, state(), path, trusting)
     assert training.iteration == 0
 
 
@@ -376,8 +344,6 @@ def complex_of(rank, world):
 
 def guide(rank, world, directory, iterations):
     """docs/guide/save-from-megatron.md: its Python, on one rank; it has saved `iterations` iterations then."""
-    import ranks
-
     training = Training(rank, world, "tp2", directory, f"guide-{iterations}", tp=1)
     names = {"model": training.model, "optimizer": training.optimizer, "train": training.train}
     if OLD:  # the page says so

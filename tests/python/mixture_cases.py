@@ -8,6 +8,7 @@ import pathlib
 import signal
 
 import cairn.torch
+import ranks
 import torch
 import torch.distributed as dist
 import torch_cases as cases
@@ -181,13 +182,6 @@ class Training:
         return found
 
 
-def compare(found, file):
-    expected = torch.load(file)
-    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
-    for name, tensor in found.items():
-        assert torch.equal(tensor, expected[name]), name
-
-
 def train(rank, world, directory, how, ep):
     """Two steps, a save, two more steps during it; all is killed after the commit."""
     cases.join(rank, world, directory, f"train-{how}")
@@ -212,7 +206,7 @@ def resume(rank, world, directory, how, ep):
     job.train(1)
     job.load(place)
     job.train(2)
-    compare(job.whole(), f"{place}-4.pt")
+    ranks.check_equal(job.whole(), torch.load(f"{place}-4.pt"))
 
 
 def load(rank, world, directory, how, ep, source):
@@ -221,7 +215,7 @@ def load(rank, world, directory, how, ep, source):
     job = Training(globals()[how], ep, seed=5)
     job.train(1)
     job.load(f"{directory}/{source}")
-    compare(job.whole(), f"{directory}/{source}-2.pt")
+    ranks.check_equal(job.whole(), torch.load(f"{directory}/{source}-2.pt"))
     job.train(1)
 
 
@@ -234,14 +228,9 @@ def alone(rank, world, directory, source):
     assert all(torch.equal(tensor, expected[f"model.{name}"]) for name, tensor in state["model"].items())
 
 
-def refused(says, rank, state, directory, **options):
+def refused(says, state, directory):
     """The save fails on all ranks, naming what is in `says`, and commits nothing."""
-    try:
-        cairn.torch.save(state, directory, 2, deadline=60, **options)
-    except (ValueError, cairn.torch.SaveFailed) as error:
-        assert all(part in str(error) for part in says), error
-    else:
-        raise AssertionError("the experts of one rank were saved, and those of the others lost")
+    ranks.refused((ValueError, cairn.torch.SaveFailed), says, cairn.torch.save, state, directory, 2, deadline=60)
     assert not pathlib.Path(directory, "step-00000002").exists()
 
 
@@ -252,18 +241,17 @@ def lost(rank, world, directory):
     job = Training(as_plain, 2)
     job.train(2)
     state, says = job.state_dict(), ("ranks 0 and 1 differ in", ".experts.w", "experts=")
-    refused(says, rank, state, f"{directory}/stacked")  # [E/EP, ...] under one name, as of plain modules
+    refused(says, state, f"{directory}/stacked")  # [E/EP, ...] under one name, as of plain modules
 
     small = torch.full((2, 3), float(mesh["ep"].get_local_rank()))
     own = {f"experts.{e}.w1": torch.randn(90, 30, generator=torch.Generator().manual_seed(2 * mesh["ep"].get_local_rank() + e)) for e in (0, 1)}
-    refused(("differ in experts.0.w1 and 1 more",), rank, own, f"{directory}/renumbered")  # KempnerForge#202
-    refused(("differ in small",), rank, {"small": small}, f"{directory}/small")
+    refused(("differ in experts.0.w1 and 1 more",), own, f"{directory}/renumbered")  # KempnerForge#202
+    refused(("differ in small",), {"small": small}, f"{directory}/small")
 
     # UniRL#158: the mesh of FSDP alone, and [E/EP, ...] as the shape of the whole.
     baked = DTensor.from_local(own["experts.0.w1"], mesh["efsdp"], [Shard(0)])
-    refused(("differ in experts.w1",), rank, {"experts.w1": baked}, f"{directory}/baked")
+    refused(("differ in experts.w1",), {"experts.w1": baked}, f"{directory}/baked")
 
     # The training says that these ranks are equal.
-    ranks = list(range(world))
-    step = cairn.torch.save(own, f"{directory}/given", 2, replicas=ranks).step_dir
+    step = cairn.torch.save(own, f"{directory}/given", 2, replicas=list(range(world))).step_dir
     assert "ranks 0 and 1 differ in experts.0.w1" in pathlib.Path(step, "manifest.json").read_text()

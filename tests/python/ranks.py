@@ -3,6 +3,7 @@ for all jobs, and forked."""
 
 import faulthandler
 import gc
+import hashlib
 import importlib
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import tempfile
 import time
 import unittest
@@ -27,6 +29,52 @@ def run_case(module, case, rank, world, directory, seconds, arguments):
         getattr(importlib.import_module(module), case)(rank, world, directory, *arguments)
     except SystemExit as error:  # Megatron ends a process with status 0 if it cannot load
         raise RuntimeError(f"{case} ended the process") from error
+
+
+def refused(kind, words, attempt, *given, **named):
+    """The call fails with this kind of error, whose message has these words: a text, or several."""
+    try:
+        attempt(*given, **named)
+    except kind as error:
+        missing = [word for word in ([words] if isinstance(words, str) else words) if word not in str(error)]
+        assert not missing, (missing, error)
+    else:
+        raise AssertionError(f"done, without a word of {words}")
+
+
+def check_equal(found, expected):
+    """Equal names, types and values of tensors."""
+    import torch  # here: a test may have a torch of its own
+
+    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+    for name, tensor in found.items():
+        assert tensor.dtype == expected[name].dtype and torch.equal(tensor, expected[name]), name
+
+
+def digests(state):
+    """SHA-256 of every whole tensor and every other value, by name."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    found = {}
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            whole = (value.full_tensor() if isinstance(value, DTensor) else value).detach().contiguous()
+            value = whole.reshape(-1).view(torch.uint8).numpy().tobytes()
+        found[name] = hashlib.sha256(value if isinstance(value, bytes) else repr(value).encode()).hexdigest()
+    return found
+
+
+def free_port(rank, file):
+    """One port for all ranks, which rank 0 finds."""
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            pathlib.Path(f"{file}.new").write_text(str(free.getsockname()[1]))
+        os.rename(f"{file}.new", file)
+    while not os.path.exists(file):
+        time.sleep(0.02)
+    return int(pathlib.Path(file).read_text())
 
 
 def python_of(page):
