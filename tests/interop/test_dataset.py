@@ -7,11 +7,9 @@ import json
 import logging
 import math
 import os
-import random
 import shutil
 import struct
 import subprocess
-import unicodedata
 import unittest
 
 import numpy
@@ -109,17 +107,6 @@ class DatasetTest(DatasetCase):
         for text, document in zip(texts, documents, strict=True):
             numpy.testing.assert_array_equal(document, [*text, 256])
 
-    def test_json_lines_are_documents(self):
-        texts = ["one\ntwo", "drei — vier", "\u0000 \U0001f600", "x" * 3_000_000]
-        lines = "\n".join(json.dumps({"id": i, "body": text}) for i, text in enumerate(texts))
-        _, documents = self.data(self.write("a.jsonl", lines), "--json-key", "body", "--tokenizer", "bytes")
-        self.assertEqual([document.astype(numpy.uint8).tobytes().decode() for document in documents], texts)
-
-    def test_paragraphs_are_documents_on_request(self):
-        text = self.write("a.txt", "\none\ntwo\n\n \n\nthree\n")
-        _, documents = self.data(text, "--tokenizer", "bytes", "--split-documents-on-blank-lines")
-        self.assertEqual([bytes(document.tolist()) for document in documents], [b"one\ntwo", b"three"])
-
     def test_trained_model_is_lossless_for_sentencepiece_itself(self):
         text = prose(30_000) + "\n\n  Ünseen ☃ signs \t and tabs\n"
         arguments = ["--train-sentencepiece", "--vocab-size", "500", "--append-eod"]
@@ -137,10 +124,7 @@ class DatasetTest(DatasetCase):
         lines = self.write("a.jsonl", "\n".join(json.dumps({"text": text}) for text in texts))
         llama = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
         for name, options in {"unigram": {}, "bpe": {"model_type": "bpe"}, "llama": {"model_type": "bpe", **llama}}.items():
-            sentencepiece.SentencePieceTrainer.train(
-                input=corpus, model_prefix=self.path(name), vocab_size=400, hard_vocab_limit=False, minloglevel=2, **options
-            )
-            model = sentencepiece.SentencePieceProcessor(model_file=self.path(name + ".model"))
+            model = self.sentencepiece(name, corpus, **options)
             _, documents = self.data(lines, "--tokenizer", f"sentencepiece:{self.path(name)}.model", prefix="p-" + name)
             self.assertEqual([document.tolist() for document in documents], [model.encode(text) for text in texts], name)
 
@@ -148,23 +132,6 @@ class DatasetTest(DatasetCase):
         sentencepiece.SentencePieceTrainer.train(input=corpus, model_prefix=self.path(name), vocab_size=400, minloglevel=2,
                                                  hard_vocab_limit=False, **options)
         return sentencepiece.SentencePieceProcessor(model_file=self.path(name + ".model"))
-
-    def test_a_long_text_is_tokenized_as_a_whole(self):
-        """In any number of parts: one line, many, with models that put a space before a text."""
-        corpus = self.write("a.txt", prose(2000))
-        texts = {"lines": prose(40_000), "line": prose(40_000).replace("\n", " "), "marks": "\u2014\U0001f600 x" * 400_000}
-        for kind in ("bpe", "unigram"):
-            model = self.sentencepiece(kind, corpus, model_type=kind, normalization_rule_name="identity", byte_fallback=True,
-                                       remove_extra_whitespaces=False)
-            for name, text in list(texts.items())[:3 if kind == "bpe" else 1]:
-                self.assertGreater(len(text.encode()), 3 << 20)
-                _, (document,) = self.data(self.write("long.txt", text), "--tokenizer", f"sentencepiece:{self.path(kind)}.model",
-                                           prefix=f"{kind}-{name}")
-                if kind == "bpe":
-                    numpy.testing.assert_array_equal(document, model.encode(text), err_msg=name)
-                else:  # sums of scores in fp32 choose other splits of a word in the library's windows than in ours
-                    self.assertTrue(model.decode(document.tolist()) == text, name)
-                    self.assertLess(abs(len(document) / len(model.encode(text)) - 1), 1e-4)
 
     def test_transformers_load_the_tokenizer_of_a_release(self):
         """Through a training and its step restored from an archive; a model that transformers cannot express is reported."""
@@ -381,125 +348,6 @@ class MegatronSamplesTest(Case):
             helpers.build_blending_indices(which, what, normalized, len(parts), size, False)
             want = [sources[k][i] for k, i in zip(which[:samples], what[:samples])] if len(parts) > 1 else sources[0][:samples]
             self.assertEqual(probed_samples(0, samples, seq_length, seed, "-", group), want, group)
-
-
-class RandomText:
-    """Text of many scripts, marks, numbers and spaces."""
-
-    SCRIPTS = [(0x61, 0x7A), (0x61, 0x7A), (0x41, 0x5A), (0xC0, 0x24F), (0x300, 0x36F), (0x370, 0x4FF), (0x5D0, 0x5EA),
-               (0x620, 0x669), (0x900, 0x97F), (0xE01, 0xE4E), (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x200B, 0x200F),
-               (0x2150, 0x2189), (0x3041, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xFB00, 0xFB4F), (0x1F300, 0x1F64F),
-               (0x2F800, 0x2FA1D)]
-    MARKS = ["'s", "'T", "'LL", "\u2019s", "'\u017f", "don't", "e\u0301", "\u1100\u1161\u11a8", "\uac00\u11a7",
-             "<|endoftext|>", "</s>", "\U0001f468\u200d\U0001f469", "\u2026", "\u3002", "\u060c", "\ufffd", "1234567",
-             "\u0663\u0664", "a_b", "<fim>", "  <fim> "]
-    GAPS = [" "] * 12 + ["", "\n", "\r\n", "\n\n", "\t", "   ", " \n  ", "\u00a0", "\u3000", "\u0085", "\u180e", "\u2028"]
-
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-
-    def word(self):
-        if self.random.random() < 0.2:
-            return self.random.choice(self.MARKS)
-        if self.random.random() < 0.1:
-            return "".join(self.random.choice("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") for _ in range(self.random.randint(1, 4)))
-        first, last = self.random.choice(self.SCRIPTS)
-        return "".join(chr(self.random.randint(first, last)) for _ in range(self.random.randint(1, 7)))
-
-    @staticmethod
-    def assigned(text):
-        """Without unassigned code points and surrogates."""
-        return "".join(c for c in text if unicodedata.category(c) not in ("Cn", "Cs"))
-
-    def words(self, count):
-        return self.assigned("".join(self.word() + self.random.choice(self.GAPS) for _ in range(count)))
-
-    def code_points(self, count):
-        return self.assigned("".join(chr(self.random.randint(1, 0x2FFFF)) for _ in range(count)))
-
-
-def tokenizer_styles():
-    """{name: (pre_tokenizer, end of document, options of the model, normalizer)}: GPT-2's, BLOOM's, LLaMA-3's, Qwen's and variants."""
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
-    def split(expression, *more):
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), *(more or ("isolated",))),
-                                        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-    llama = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-             r"\s+(?!\S)|\s+")
-    return {
-        "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), "<|endoftext|>", {}, None),
-        "space": (pre_tokenizers.ByteLevel(add_prefix_space=True), "<|endoftext|>", {}, None),
-        "bloom": (split(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "</s>", {}, None),
-        "llama3": (split(llama), "<|end_of_text|>", {"ignore_merges": True}, None),
-        "qwen": (split(llama.replace("{1,3}", "")), "<|endoftext|>", {}, normalizers.NFC()),
-        "removed": (split(llama, "removed", True), "<|endoftext|>", {}, None),
-        "digits": (pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
-                                            pre_tokenizers.ByteLevel(add_prefix_space=False)]), "<|endoftext|>", {}, None),
-    }
-
-
-class ByteLevelBpeTest(DatasetCase):
-    """Ids equal those of the library `tokenizers`, over many scripts, marks, numbers, spaces and invalid UTF-8."""
-
-    def setUp(self):
-        super().setUp()
-        text = RandomText(5)
-        self.corpus = [text.words(1500), " the cat sat and the dog's hat wasn't 1999 2024" * 50]
-        body = text.words(4000) + text.code_points(3000)
-        broken = b"ok \xff\xfe \xe2\x82 cut \xf0\x9f\x98 \xed\xa0\x80 \xc0\xaf end\xe2" + text.random.randbytes(2000)
-        self.texts = [body.encode(), b"x<|endoftext|>y", b"   ", " \u0301a".encode(), b"a" * 2000 + b" b", b"'s", broken]
-        self.inputs = [self.write(f"{i}.txt", content) for i, content in enumerate(self.texts)]
-
-    def train_tokenizer(self, name):
-        """Returns (the tokenizer of that style, its end of document)."""
-        from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
-
-        pre_tokenizer, end, options, normalizer = tokenizer_styles()[name]
-        tokenizer = Tokenizer(models.BPE(**options))
-        tokenizer.pre_tokenizer = pre_tokenizer
-        if normalizer:
-            tokenizer.normalizer = normalizer
-        tokenizer.train_from_iterator(self.corpus, trainers.BpeTrainer(
-            vocab_size=1200, special_tokens=["<unk>", end], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False))
-        tokenizer.add_tokens([AddedToken("<fim>", lstrip=name != "gpt2", rstrip=True, normalized=name == "qwen")])
-        if name == "llama3":
-            tokenizer.post_processor = processors.Sequence([
-                processors.ByteLevel(trim_offsets=True), processors.TemplateProcessing(
-                    single="<unk> $A", pair="<unk> $A <unk> $B", special_tokens=[("<unk>", 0)])])
-        if name == "digits":
-            tokenizer.post_processor = processors.RobertaProcessing(("<fim>", tokenizer.token_to_id("<fim>")), ("<unk>", 0))
-        return tokenizer, end
-
-    def assert_same_ids(self, documents, tokenizer, name):
-        want = [tokenizer.encode(content.decode(errors="replace")).ids for content in self.texts]
-        self.assertEqual([document.tolist() for document in documents], want, name)
-
-    def test_tokenizer_json_of_each_style(self):
-        for name in tokenizer_styles():
-            tokenizer, end = self.train_tokenizer(name)
-            os.mkdir(self.path(name))
-            tokenizer.save(self.path(name + "/tokenizer.json"))
-            with open(self.path(name + "/tokenizer_config.json"), "w") as file:
-                json.dump({"eos_token": end}, file)
-            facts, documents = self.data(*self.inputs, "--tokenizer", self.path(name), prefix="ids-" + name)
-            self.assert_same_ids(documents, tokenizer, name)
-            self.assertEqual((facts["before_each_document"], facts["behind_each_document"]),
-                             {"llama3": ([0], []), "digits": ([0], [tokenizer.token_to_id("<fim>")])}.get(name, ([], [])))
-            self.assertEqual((facts["vocab_size"], facts["eod"]), (tokenizer.get_vocab_size(), tokenizer.token_to_id(end)))
-            self.assertTrue(os.path.exists(self.path(f"ids-{name}.tokenizer/tokenizer.json")))
-
-    def test_vocab_json_and_merges_txt(self):
-        from tokenizers import Tokenizer, models, pre_tokenizers
-
-        self.train_tokenizer("digits")[0].model.save(self.path("."))
-        files = [self.path("vocab.json"), self.path("merges.txt")]
-        _, documents = self.data(*self.inputs, "--vocab-file", files[0], "--merge-file", files[1], prefix="old")
-        bare = Tokenizer(models.BPE.from_file(*files))
-        bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self.assert_same_ids(documents, bare, "vocab.json")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import unittest.mock
 
 import numpy
 import sentencepiece
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
@@ -240,6 +240,30 @@ class TokenizersTest(DataCase):
                 [pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])):
             tokenizer.pre_tokenizer = parts
             self.assertFalse(_words.has_words(tokenizer))
+
+    def test_files_of_the_library_give_its_ids(self):
+        """Also of bytes that are not UTF-8; with tokens around each document; and of the two files of GPT-2."""
+        body = prose(50).replace("stone", "<fim>\u2603 \u0663e\u0301<|endoftext|>  ")
+        texts = [body.encode(), b"   ", b"ok \xff\xfe \xe2\x82 cut \xf0\x9f\x98 \xed\xa0\x80 \xc0\xaf end\xe2" + random.Random(5).randbytes(2000)]
+        tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.train_from_iterator([body], trainers.BpeTrainer(
+            vocab_size=600, special_tokens=["<unk>", "<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        tokenizer.model.save(str(self.dir))
+        files = str(self.dir / "vocab.json"), str(self.dir / "merges.txt")
+        gpt2 = Tokenizer(models.BPE.from_file(*files))
+        gpt2.pre_tokenizer = tokenizer.pre_tokenizer
+        tokenizer.add_tokens([AddedToken("<fim>", lstrip=True, rstrip=True)])
+        fim, template = tokenizer.token_to_id("<fim>"), processors.TemplateProcessing(single="<unk> $A", pair=None, special_tokens=[("<unk>", 0)])
+        own, roberta = self.json_file(tokenizer), processors.RobertaProcessing(("<fim>", fim), ("<unk>", 0))
+        for library, loaded, processor, around in ((gpt2, load_gpt2(*files), None, ([], [])), (tokenizer, load(own), None, ([], [])),
+                                                   (tokenizer, None, template, ([0], [])), (tokenizer, None, roberta, ([0], [fim]))):
+            if processor:
+                tokenizer.post_processor = processor
+            loaded = loaded or load(self.json_file(tokenizer))
+            self.assertEqual((loaded.before, loaded.after), around)
+            for text, ids in zip(texts, loaded.encode(texts), strict=True):
+                self.assertEqual([*around[0], *ids.tolist(), *around[1]], library.encode(text.decode(errors="replace")).ids)
 
     def test_truncation_and_padding_do_not_change_documents(self):
         tokenizer = self.words()
