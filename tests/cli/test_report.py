@@ -45,15 +45,6 @@ class ReportTest(CliTest):
         self.assertEqual((b["status"], b["cause"], b["sec_per_it"]), ("fail", "node failure", None))
         self.cairn("report", "a.out", says="a.out:3: RuntimeError: CUDA out of memory")
 
-    def test_how_a_run_ended(self):
-        self.log("open.out", lines(1, 9, 200))
-        self.log("scale.out", lines(1, 9, 200) + "Traceback (most recent call last):\n  File \"x\"\n"
-                 "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
-        self.log("other.out", "epoch 1, batch 3, cost 2.5\n")
-        ends = [(run["status"], run["cause"]) for run in self.json("report", "open.out", "scale.out", "other.out")]
-        self.assertEqual(ends, [("incomplete", "ends at 9 of 200"), ("fail", "python traceback: Exception"), ("unknown", "unknown format")])
-        self.cairn("report", "other.out", says="other.out: unknown format")
-
     @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
     def test_names_and_lines_are_escaped(self):
         names = [b"a\x1b[31m\xff.out", b"b\nc|d.out"]
