@@ -2,16 +2,13 @@
 
     deepspeed_mixtures.py DIR JSON
 
-JSON: {NAME: {...deepspeed's config..., "ranks": 4, "ep": [2, 2]}}; `ep`: of the two mixtures, which have 4 experts each, with a dense
+JSON: {NAME: {"world": 4, "ep": [2, 2], "config": {...deepspeed...}}}; `ep`: of the two mixtures, which have 4 experts each, with a dense
 layer between them. Writes DIR/NAME (save_checkpoint) and DIR/NAME-known.pt, {role: {name: tensor}} of all ranks, as the optimizer
 holds them: names have the experts' numbers over all ranks.
 """
 
-import json
 import os
 import re
-import socket
-import sys
 
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1")
 
@@ -23,6 +20,7 @@ import torch.utils.cpp_extension  # noqa: E402, F401
 from deepspeed.moe.layer import MoE  # noqa: E402
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer  # noqa: E402
 from deepspeed.utils import groups, safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
+from forked_ranks import run_jobs  # noqa: E402
 
 HIDDEN, WIDTH, TOKENS, EXPERTS = 8, 12, 17, 4
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -107,15 +105,13 @@ def over_all_ranks(name, group):
     return re.sub(r"(deepspeed_experts)\.(\d+)", lambda m: f"{m[1]}.{first + int(m[2])}", name)
 
 
-def run(rank, ranks, ep, config, out, port):
+def run(rank, spec, out, port):
+    config, ranks = spec["config"], spec["world"]
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_PORT=str(port))
-    log = os.open(f"{out}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo", rank=rank, world_size=ranks)
     torch.manual_seed(rank)  # deepspeed copies experts to the ranks that share them
-    model = Model(*ep)
+    model = Model(*spec.get("ep", (2, 2)))
     torch.manual_seed(7)
     for name, p in model.named_parameters():
         if "deepspeed_experts" not in name:
@@ -135,29 +131,4 @@ def run(rank, ranks, ep, config, out, port):
     torch.distributed.barrier()
 
 
-def fork(*args):
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            run(*args)
-            status = 0
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-        os._exit(status)
-    return pid
-
-
-failed = []
-for name, config in json.loads(sys.argv[2]).items():
-    out = os.path.join(sys.argv[1], name)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    ranks, ep = config.pop("ranks", 4), config.pop("ep", (2, 2))
-    pids = [fork(rank, ranks, ep, config, out, port) for rank in range(ranks)]
-    if any([os.waitpid(pid, 0)[1] != 0 for pid in pids]):
-        failed.append(name)
-        sys.stderr.write(open(f"{out}-0.log").read()[-3000:])
-sys.exit(f"failed: {failed}" if failed else 0)
+run_jobs(run)

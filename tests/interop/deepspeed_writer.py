@@ -15,12 +15,9 @@ so that the imports are paid for once.
 """
 
 import argparse
-import gc
 import json
 import math
 import os
-import socket
-import sys
 
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1")
 
@@ -32,6 +29,7 @@ import torch.utils.cpp_extension  # noqa: E402, F401
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
+from forked_ranks import run_jobs  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3MoeConfig, Qwen3MoeForCausalLM  # noqa: E402
 
 LAYERS, HIDDEN, HEADS, FFN, VOCAB, PADDED, POSITIONS = 3, 12, 4, 20, 29, 32, 7
@@ -459,37 +457,7 @@ def run(rank, spec, out, port):
     global RANK, WORLD, TP, OUT, SPEC
     RANK, WORLD, TP, OUT, SPEC = rank, spec["world"], spec.get("tp", 1), out, spec
     os.environ.update(RANK=str(RANK), LOCAL_RANK=str(RANK), WORLD_SIZE=str(WORLD), MASTER_PORT=str(port))
-    log = os.open(f"{out}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
     main()
-    os._exit(0)
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def fork(*args):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            run(*args)
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-        os._exit(1)
-    return pid
-
-
-gc.freeze()  # DeepSpeed collects often: a forked rank need not look at what was imported
-failed = []
-for name, spec in json.loads(sys.argv[2]).items():
-    out, port = os.path.join(sys.argv[1], name), free_port()
-    ranks = [fork(rank, spec, out, port) for rank in range(spec["world"])]
-    if any([os.waitpid(pid, 0)[1] != 0 for pid in ranks]):
-        failed.append(name)
-        sys.stderr.write(open(f"{out}-0.log").read()[-3000:])
-sys.exit(f"failed: {failed}" if failed else 0)
+run_jobs(run)

@@ -8,23 +8,17 @@ Ranks are forked, so that the imports are paid for once.
 """
 
 import argparse
-import contextlib
-import gc
 import io
-import json
 import multiprocessing
 import os
 import pickle
-import signal
-import socket
-import subprocess
-import sys
 
 os.environ.update(OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", CUDA_DEVICE_MAX_CONNECTIONS="1")
 
 import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401 - which each forked rank would import for itself
+from forked_ranks import run_jobs  # noqa: E402
 
 if not hasattr(numpy, "product"):  # Megatron-Core before 0.15 asks for it, numpy 2 dropped it
     numpy.product = numpy.prod
@@ -187,49 +181,13 @@ def rank_name(pp):
     return tensor if pp == 1 else f"{tensor}_{parallel_state.get_pipeline_model_parallel_rank():03d}"
 
 
-def fork(job, rank, spec, out, port):
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        log = os.open(f"{out}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        # Megatron would spawn a process for this queue, which imports all of the above once more for each rank.
-        filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
-        try:
-            job(rank, spec, out, port)
-            os._exit(0)
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-        os._exit(1)
-    return pid
-
-
-def succeeded(rank):
-    """Waits for it, and ends the processes that it leaves: its queue would outlive it."""
-    _, status = os.waitpid(rank, 0)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(rank, signal.SIGKILL)
-    return status == 0
+def fork_results_queue():
+    """Megatron would spawn a process for this queue, which imports all of the above once more for each rank."""
+    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
 
 
 def main(job):
-    gc.freeze()  # a forked rank need not look at what was imported
-    failed = []
-    for run, spec in json.loads(sys.argv[2]).items():
-        if "before" in spec:  # the command that makes what the run loads
-            subprocess.run(spec["before"], check=True, stdout=subprocess.DEVNULL)
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            free = s.getsockname()[1]
-        path = os.path.join(sys.argv[1], run)
-        ranks = [fork(job, rank, spec, path, free) for rank in range(spec["world"])]
-        if not all([succeeded(rank) for rank in ranks]):
-            failed.append(run)
-            with open(f"{path}-0.log") as log:
-                sys.stderr.write(log.read()[-3000:])
-    sys.exit(f"failed: {failed}" if failed else 0)
+    run_jobs(job, fork_results_queue)
 
 
 if __name__ == "__main__":

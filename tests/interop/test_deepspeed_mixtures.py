@@ -16,11 +16,11 @@ from cairn_cli import CliTest  # noqa: E402
 
 COMMON = {"train_micro_batch_size_per_gpu": 4, "zero_allow_untested_optimizer": True}
 BF16 = {"bf16": {"enabled": True}}
-CONFIGS = {"fp32": COMMON, "bf16": COMMON | BF16}
+CONFIGS = {"fp32": {"world": 4, "config": COMMON}, "bf16": {"world": 4, "config": COMMON | BF16}}
 
 
 def zero(stage, ranks, ep, more=BF16, **settings):
-    return COMMON | more | {"ranks": ranks, "ep": ep, "zero_optimization": {"stage": stage} | settings}
+    return {"world": ranks, "ep": ep, "config": COMMON | more | {"zero_optimization": {"stage": stage} | settings}}
 
 
 ZERO = {
@@ -53,9 +53,9 @@ class DeepSpeedMixturesTest(CliTest):
         for name in CONFIGS | ZERO:
             with self.subTest(name):
                 known = self.known(name)
-                if "bf16" not in (CONFIGS | ZERO)[name]:
+                if "bf16" not in (CONFIGS | ZERO)[name]["config"]:
                     known.pop("master", None)  # the weights again
-                self.assertEqual(len(known), 3 + ("bf16" in (CONFIGS | ZERO)[name]))
+                self.assertEqual(len(known), 3 + ("bf16" in (CONFIGS | ZERO)[name]["config"]))
                 self.assertIn("layers.0.mlp.deepspeed_moe.experts.deepspeed_experts.3.up.weight", known["exp_avg"])
                 self.cairn("convert", self.trained / name, f"{name}-native", "--to", "native", "--dp", 2)
                 self.cairn("convert", f"{name}-native", f"{name}-dcp", "--to", "dcp")

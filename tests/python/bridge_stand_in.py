@@ -167,7 +167,7 @@ def train(rank, world, run, until=6, cairn=True, **checkpoint):
     if found != "new":
         manager.load(CheckpointLoadContext(*parts))
     if not cairn:
-        megatron_cases.fork_results_queue()
+        megatron_cases.writer.fork_results_queue()
     losses = {}
     while training.iteration < until:
         (losses[training.iteration],) = training.train(1)

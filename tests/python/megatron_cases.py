@@ -198,7 +198,7 @@ def mixture(rank, world, directory):
     job = Mixture(rank, world, directory, "mixture", ep=2)
     for _ in range(3):
         job.training.iteration()
-    fork_results_queue()
+    writer.fork_results_queue()
     job.save(f"{directory}/mixture-theirs", ("torch_dist", 1))
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     job.save(f"{directory}/mixture", FullyParallelSaveStrategyWrapper(cairn.megatron.CairnSaveStrategy(), group))
@@ -226,15 +226,8 @@ def mixture_elsewhere(rank, world, directory, ep, tp):
 
 
 def save_as_megatron(training, run):
-    fork_results_queue()
+    writer.fork_results_queue()
     training.save(run, ("torch_dist", 1))
-
-
-def fork_results_queue():
-    """Megatron would spawn a process for this queue, which imports all of the above once more for each rank."""
-    from multiprocessing import get_context
-
-    writer.filesystem_async._results_queue = get_context("fork").Manager().Queue()
 
 
 def resumed(rank, world, directory):
