@@ -65,6 +65,13 @@ class CliTest(unittest.TestCase):
     def json(self, *args, code=0):
         return json.loads(self.cairn(*args, "--json", code=code).stdout)
 
+    def policy(self, head="", tail="", runs=None, full=20, weights=10):
+        """An archive's policy that keeps every `full`-th step, and the weights of every `weights`-th."""
+        classes = [f'[[class]]\nkeep = "{keep}"\nevery = {every}' for keep, every in (("full", full), ("weights-fp16", weights)) if every]
+        path = self.dir / "policy.toml"
+        path.write_text("\n".join(["", f'store = "{self.store}"', f'runs = ["{runs or self.dir / "gpt*"}"]', head, *classes, tail, ""]))
+        return path
+
     def mount(self, *options, at="mount"):
         """A small tmpfs; skips the test if this user may not mount one."""
         path = self.dir / at

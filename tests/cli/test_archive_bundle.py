@@ -11,26 +11,10 @@ import unittest
 
 from cairn_cli import CAIRN, CliTest, flip, tree
 
-POLICY = """
-store = "{store}"
-runs = ["{runs}/gpt*"]
-bundle = "{bundle}"
-{head}
-[[class]]
-keep = "full"
-every = {every}
-[[class]]
-keep = "weights-fp16"
-every = 10
-{tail}
-"""
-
 
 class BundleTest(CliTest):
-    def policy(self, head="", tail="", bundle="100GB", every=20):
-        path = self.dir / "policy.toml"
-        path.write_text(POLICY.format(store=self.store, runs=self.dir, head=head, tail=tail, bundle=bundle, every=every))
-        return path
+    def policy(self, head="", bundle="100GB", **more):
+        return super().policy(f'bundle = "{bundle}"\n{head}', **more)
 
     def tars(self):
         return sorted(p.name for p in self.store.glob("*.tar"))
@@ -127,7 +111,7 @@ class BundleTest(CliTest):
         policy = self.store_three()
         self.archive("bundle", policy)
         files = self.tars()
-        policy = self.policy(every=40)  # no class keeps the full gpt@20 any longer
+        policy = self.policy(full=40)  # no class keeps the full gpt@20 any longer
         entries = [e for e in self.json("archive", "prune", policy, "--dry-run") if e["step"] == 20]
         self.assertEqual([e["remove"] for e in entries], [False, False])
         self.assertTrue(any(e["why"].startswith("no class asks for it, but ") for e in entries), entries)
@@ -136,7 +120,7 @@ class BundleTest(CliTest):
 
     def test_members_that_no_class_keeps_are_pruned_not_bundled(self):
         policy = self.store_three()
-        policy = self.policy(every=40)
+        policy = self.policy(full=40)
         self.archive("bundle", policy)
         (alone,) = [m for m in self.members() if "bundle" not in m and m["step"] == 20]
         self.assertEqual(alone["form"], "full")

@@ -10,22 +10,10 @@ import unittest
 
 from cairn_cli import CAIRN, CliTest, flip, tree
 
-POLICY = """
-store = "{store}"
-runs = ["{run}"]
-bundle_max = "1MB"
-{head}
-[[class]]
-keep = "full"
-every = {every}
-"""
-
 
 class PiecesTest(CliTest):
     def policy(self, head="", every=20):
-        path = self.dir / "policy.toml"
-        path.write_text(POLICY.format(store=self.store, run=self.run_dir, head=head, every=every))
-        return path
+        return super().policy(f'bundle_max = "1MB"\n{head}', runs=self.run_dir, full=every, weights=0)
 
     def files(self, step):
         return sorted(p for p in self.store.iterdir() if re.search(rf"step-{step:08}\.\w+\.tar(\.\d+)?$", p.name))

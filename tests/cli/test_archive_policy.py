@@ -18,26 +18,8 @@ from cairn_cli import CAIRN, MAKE_STEP, CliTest, flip, tree
 DAY = 86400
 LONG = os.environ.get("CAIRN_LONG") == "1"
 
-POLICY = """
-store = "{store}"
-runs = ["{runs}/gpt*"]
-{head}
-[[class]]
-keep = "full"
-every = 20
-[[class]]
-keep = "weights-fp16"
-every = 10
-{tail}
-"""
-
 
 class PolicyTest(CliTest):
-    def policy(self, head="", tail=""):
-        path = self.dir / "policy.toml"
-        path.write_text(POLICY.format(store=self.store, runs=self.dir, head=head, tail=tail))
-        return path
-
     def age(self, step, days):
         """As if the step had not been read or written for `days` days."""
         then = time.time() - days * DAY
@@ -153,7 +135,7 @@ class PolicyTest(CliTest):
         steps = list(range(20, 180, 20))
         for step in steps:
             self.make_step(step=step)
-        # Classes of POLICY: weights of every step that 10 divides, all of one that 20 divides.
+        # Weights of every step that 10 divides, all of one that 20 divides.
         members = sorted(steps * 2)
         for variables in (self.array(3), self.ranks(3)):
             texts = self.finish(self.launch("run", "--policy", self.policy(), variables=variables), [[0, 0, 0]])

@@ -13,13 +13,7 @@ import unittest
 CAIRN = os.environ["CAIRN"]
 NASTY = "a $HOME 'b' \"c\" 100%h\\ #d `id` ;& é"
 
-POLICY = """
-store = "/nowhere/store"
-runs = ["/nowhere/runs/*"]
-[[class]]
-keep = "full"
-every = 1
-"""
+POLICY = 'store = "/nowhere/store"\nruns = ["/nowhere/runs/*"]\n[[class]]\nkeep = "full"\nevery = 1\n'
 
 PROGRAM = """#!/bin/sh
 cd '{dir}'

@@ -15,15 +15,6 @@ from loopback_slurm import LoopbackSlurm  # noqa: E402
 
 DAY = 86400
 
-POLICY = """
-store = "{store}"
-runs = ["{run}"]
-pack = true
-[[class]]
-keep = "full"
-every = 1
-"""
-
 TRAIN = """#!/bin/bash
 #SBATCH --job-name=train --ntasks=1 --requeue --open-mode=append --output={dir}/train.log --signal=B:USR1@60 --time=20
 # The trainer saves on the signal and ends; the job asks for its requeue, and continues from that step.
@@ -81,8 +72,7 @@ class SlurmTest(CliTest):
     def archive_by_schedule(self, before):
         for path in self.run_dir.glob("step-*/*"):  # not read for 20 days
             os.utime(path, (time.time() - 20 * DAY,) * 2)
-        policy = self.dir / "policy.toml"
-        policy.write_text(POLICY.format(store=self.store, run=self.run_dir))
+        policy = self.policy("pack = true", runs=self.run_dir, full=1, weights=0)
         done = subprocess.run([CAIRN, "archive", "schedule", policy, "--slurm", "--install", "--json"], env=self.slurm.env,
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)

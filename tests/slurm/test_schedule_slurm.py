@@ -15,13 +15,7 @@ from loopback_slurm import LoopbackSlurm  # noqa: E402
 
 CAIRN = os.environ["CAIRN"]
 
-POLICY = """
-store = "/nowhere/store"
-runs = ["/nowhere/runs/*"]
-[[class]]
-keep = "full"
-every = 1
-"""
+POLICY = 'store = "/nowhere/store"\nruns = ["/nowhere/runs/*"]\n[[class]]\nkeep = "full"\nevery = 1\n'
 
 # Records its arguments, runs while `hold` exists, and exits with the status in `exit`.
 PROGRAM = """#!/bin/sh
