@@ -78,6 +78,7 @@ class StepWriting final : public BlockTarget {
         return IsListed(fs_, committer_.step_dir());
       });
     if (status.ok()) return result;
+    if (laid_out_.valid()) laid_out_.wait();  // it makes files, which nobody removes once this rank has left
     rendezvous_.Fail(status);
     if (team_.leads()) rendezvous_.Dismiss();
     if (target_.resume) committer_.Keep();

@@ -506,5 +506,66 @@ TEST_F(ReshapeResumeTest, AFailedRankFailsAllAndLeavesNothing) {
   }
 }
 
+// A rank that fails while it lays out its next stage, whose last shard it creates when rank 0 removes the
+// directory, if it has left by then.
+struct LastMoment {
+  std::atomic<bool> creating = false, created = false, removing = false;
+  static void Await(const std::atomic<bool>& moment) {
+    for (int i = 0; i < 100 && !moment; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+};
+
+class LateShard final : public UnsyncedFileSystem {
+ public:
+  explicit LateShard(LastMoment& moment) : moment_(moment) {}
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (call.kind == FsCall::Kind::kWrite && moment_.creating) return NoSpace("{}: disk full", call.path);
+    if (call.kind != FsCall::Kind::kCreate || !call.path.ends_with("shard-00007.h5"))
+      return UnsyncedFileSystem::Do(call, run);
+    moment_.creating = true;
+    LastMoment::Await(moment_.removing);
+    const Status created = run();
+    moment_.created = true;
+    return created;
+  }
+
+ private:
+  LastMoment& moment_;
+};
+
+class LateRemoval final : public UnsyncedFileSystem {
+ public:
+  explicit LateRemoval(LastMoment& moment) : moment_(moment) {}
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (call.kind == FsCall::Kind::kRemoveDir && call.path.find(".partial-") != call.path.npos) {
+      moment_.removing = true;
+      LastMoment::Await(moment_.created);
+    }
+    return UnsyncedFileSystem::Do(call, run);
+  }
+
+ private:
+  LastMoment& moment_;
+};
+
+TEST_F(ReshapeResumeTest, AFailedRankLeavesOnlyWhenItMakesNoMoreFiles) {
+  LastMoment moment;
+  LateShard failing(moment);
+  LateRemoval first(moment);
+  const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
+    FileSystem& fs = team.rank == 2 ? static_cast<FileSystem&>(failing) : team.leads() ? first : Fs();
+    return Reshape(fs, *Open(dir_ / "a"), dir_ / "b",
+                   {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team})
+        .status();
+  });
+  for (const Status& status : outcomes) EXPECT_EQ(status.kind(), StatusKind::kNoSpace) << status.message();
+  const auto left = Fs().List(dir_ / "b");
+  EXPECT_FALSE(left.ok()) << fmt::format("{}", fmt::join(*left, ", "));
+}
+
 }  // namespace
 }  // namespace cairn
