@@ -52,11 +52,6 @@ bool ContinuesAcrossFiles(const TrainingRun& run, const TrainingRun& later) {
          SameTotal(run.sum, later.sum) && Agree(ConfigFromName(run.files[0]), ConfigFromName(later.files[0]));
 }
 
-void AddFiles(const std::vector<std::string>& files, TrainingRun& run) {
-  for (const std::string& file : files)
-    if (std::ranges::find(run.files, file) == run.files.end()) run.files.push_back(file);
-}
-
 // Removes the iterations beyond the checkpoint from which the later start continued.
 void CutRedone(int32_t from, TrainingRun& run) {
   std::vector<Sample> redone;
@@ -69,56 +64,55 @@ void CutRedone(int32_t from, TrainingRun& run) {
   }
 }
 
-void TakeSums(const TrainingStart& later, TrainingStart& sum) {
-  FillFrom(later.config, sum.config);
-  sum.total = later.total > 0 ? later.total : sum.total;
-  sum.skipped_so_far += later.skipped_so_far;
-  sum.logged_tflops_sum += later.logged_tflops_sum;
-  sum.logged_tflops_lines += later.logged_tflops_lines;
-  sum.allocated_gib = std::max(sum.allocated_gib, later.allocated_gib);
-  sum.reserved_gib = std::max(sum.reserved_gib, later.reserved_gib);
-  sum.checkpoints += later.checkpoints;
-  sum.checkpoint_seconds += later.checkpoint_seconds;
-  sum.longest_checkpoint_seconds = std::max(sum.longest_checkpoint_seconds, later.longest_checkpoint_seconds);
-  if (!std::isnan(later.validation_loss)) sum.validation_loss = later.validation_loss;
-}
-
-void Append(TrainingRun later, TrainingRun& run) {
-  if (run.sum.failure) run.failures.push_back(*run.sum.failure);
-  run.failures.insert(run.failures.end(), later.failures.begin(), later.failures.end());
-  const TrainingStart& next = later.sum;
-  if (next.began_unix >= 0 && run.sum.ended_unix >= 0)
-    run.gap_seconds += static_cast<double>(std::max<int64_t>(0, next.began_unix - run.sum.ended_unix));
-  if (!next.series.empty()) {
-    if (run.sum.series.empty()) {
-      run.sum.first_iteration = next.first_iteration;
-      run.sum.first_consumed = next.first_consumed;
-    }
-    CutRedone(next.first_iteration, run);
-    run.sum.series.Append(next.series);
-    run.sum.first_iteration = run.sum.series.front().iteration;
-    run.sum.source = next.source;
-    run.sum.last_loss = next.last_loss;
-    run.sum.last_grad_norm = next.last_grad_norm;
+// The two functions name each member of what they add: one that is new does not compile here.
+void AddStart(const TrainingStart& later, TrainingRun& run) {
+  const auto& [file, config, source, series, first_iteration, total, first_consumed, skipped, last_loss,
+               last_grad_norm, validation_loss, tflops_sum, tflops_lines, allocated_gib, reserved_gib,
+               checkpoints, checkpoint_seconds, longest_checkpoint_seconds, failure, why_empty, done, began,
+               ended] = later;
+  TrainingStart& sum = run.sum;
+  if (began >= 0 && sum.ended_unix >= 0)
+    run.gap_seconds += static_cast<double>(std::max<int64_t>(0, began - sum.ended_unix));
+  if (!series.empty()) {
+    if (sum.series.empty()) sum.first_consumed = first_consumed;
+    CutRedone(first_iteration, run);
+    sum.series.Append(series);
+    sum.first_iteration = sum.series.front().iteration;
+    sum.source = source;
+    sum.last_loss = last_loss;
+    sum.last_grad_norm = last_grad_norm;
   }
-  TakeSums(next, run.sum);
-  run.sum.failure = next.failure;
-  run.sum.done = next.done;
-  if (next.began_unix >= 0 && run.sum.began_unix < 0) run.sum.began_unix = next.began_unix;
-  if (next.ended_unix >= 0) run.sum.ended_unix = next.ended_unix;
-  run.starts += later.starts;
-  run.redone_iterations += later.redone_iterations;
-  run.redone_seconds += later.redone_seconds;
-  run.gap_seconds += later.gap_seconds;
-  AddFiles(later.files, run);
+  FillFrom(config, sum.config);
+  if (total > 0) sum.total = total;
+  sum.skipped_so_far += skipped;
+  sum.logged_tflops_sum += tflops_sum;
+  sum.logged_tflops_lines += tflops_lines;
+  sum.allocated_gib = std::max(sum.allocated_gib, allocated_gib);
+  sum.reserved_gib = std::max(sum.reserved_gib, reserved_gib);
+  sum.checkpoints += checkpoints;
+  sum.checkpoint_seconds += checkpoint_seconds;
+  sum.longest_checkpoint_seconds = std::max(sum.longest_checkpoint_seconds, longest_checkpoint_seconds);
+  if (!std::isnan(validation_loss)) sum.validation_loss = validation_loss;
+  sum.failure = failure;
+  sum.done = done;
+  if (began >= 0 && sum.began_unix < 0) sum.began_unix = began;
+  if (ended >= 0) sum.ended_unix = ended;
 }
 
-TrainingRun RunOf(TrainingStart start) {
-  TrainingRun run;
-  run.files = {start.file};
-  run.sum = std::move(start);
-  return run;
+void Append(const TrainingRun& later, TrainingRun& run) {
+  const auto& [files, sum, starts, failures, redone_iterations, redone_seconds, gap_seconds] = later;
+  if (run.sum.failure) run.failures.push_back(*run.sum.failure);
+  run.failures.insert(run.failures.end(), failures.begin(), failures.end());
+  AddStart(sum, run);
+  run.starts += starts;
+  run.redone_iterations += redone_iterations;
+  run.redone_seconds += redone_seconds;
+  run.gap_seconds += gap_seconds;
+  for (const std::string& file : files)
+    if (std::ranges::find(run.files, file) == run.files.end()) run.files.push_back(file);
 }
+
+TrainingRun RunOf(TrainingStart start) { return {.files = {start.file}, .sum = std::move(start)}; }
 
 // A start without facts counts only if there are no others.
 bool HasNoFacts(const TrainingStart& start) { return start.series.empty() && !start.failure; }
