@@ -17,7 +17,6 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/plain_path.h"
 #include "ckpt/run/health.h"
-#include "tools/archive/tar/tar_index.h"
 #include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {

@@ -26,6 +26,12 @@
 
 namespace cairn {
 
+inline constexpr uint64_t kTarBlockBytes = 512;
+// `bytes` in whole blocks.
+constexpr uint64_t TarBlocksBytes(uint64_t bytes) {
+  return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
+}
+
 inline constexpr std::string_view kTarSuffix = ".tar";
 inline constexpr size_t kTarDigestDigits = 8;  // before the suffix
 inline constexpr std::string_view kRecordSuffix = ".tar.json";

@@ -10,14 +10,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <unordered_map>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/model/plain_path.h"
-#include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -220,13 +218,6 @@ class Indexer {
 };
 
 }  // namespace
-
-TarPlace PlaceOfTar(const std::string& path) {
-  std::string name = std::filesystem::path(path).filename().string();
-  if (name.ends_with(kPartialSuffix)) name.resize(name.size() - kPartialSuffix.size());  // repaired
-  const auto parts = ParseTarName(name);
-  return {.root = path, .file = path, .form = parts ? parts->form : Form::kFull};
-}
 
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t all, StatTar(fs, place));

@@ -7,19 +7,11 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "ckpt/io/file_system.h"
-#include "tools/archive/tar/record.h"
+#include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
-
-inline constexpr uint64_t kTarBlockBytes = 512;
-// `bytes` in whole blocks.
-constexpr uint64_t TarBlocksBytes(uint64_t bytes) {
-  return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
-}
 
 struct TarIndex {
   std::string directory;                   // "RUN/step-00000040", common to all entries
@@ -27,18 +19,6 @@ struct TarIndex {
   std::vector<ArchivedEntry> others = {};  // directories and links of a tree
   uint64_t end = 0;                        // of the last entry, in whole blocks
 };
-
-// The place of a member's entries: a whole tar, the pieces of one, or a part of a bundle.
-struct TarPlace {
-  std::string root;  // its name in messages, and the directory that a view of it shows
-  std::string file;
-  Form form = Form::kFull;
-  uint64_t begin = 0;
-  uint64_t bytes = UINT64_MAX;        // up to the end of the file
-  std::vector<uint64_t> pieces = {};  // bytes of each (tar_pieces.h), `file` being the first; empty: one file
-};
-// The place of a tar that holds one member, under any path; the form follows from its name.
-TarPlace PlaceOfTar(const std::string& path);
 
 // Reads the headers and skips the data. Offsets count from the beginning of the first file. Errors:
 // Corrupt naming the piece, or the entry and its fault.

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <mutex>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/io/past_cache_file.h"
 #include "ckpt/io/read_only_file_system.h"
 
@@ -67,6 +67,13 @@ class PiecesFile final : public ReadOnlyFile {
 
 }  // namespace
 
+TarPlace PlaceOfTar(const std::string& path) {
+  std::string name(LastName(path));
+  if (name.ends_with(kPartialSuffix)) name.resize(name.size() - kPartialSuffix.size());  // repaired
+  const auto parts = ParseTarName(name);
+  return {.root = path, .file = path, .form = parts ? parts->form : Form::kFull};
+}
+
 std::string TarPieceName(std::string_view tar, size_t number) {
   if (number == 1) return std::string(tar);
   const bool partial = tar.ends_with(kPartialSuffix);
@@ -117,9 +124,8 @@ std::vector<std::string> FilesWith(const TarPlace& place, const ArchiveRecord& r
 
 Result<TarPlace> FindTar(FileSystem& fs, const std::string& path) {
   TarPlace place = PlaceOfTar(path);
-  const std::filesystem::path split(path);
-  CAIRN_ASSIGN_OR_RETURN(auto all, ListTarPieces(fs, split.parent_path().string()));
-  const std::vector<size_t>& numbers = all[split.filename().string()];
+  CAIRN_ASSIGN_OR_RETURN(auto all, ListTarPieces(fs, ParentDir(path)));
+  const std::vector<size_t>& numbers = all[std::string(LastName(path))];
   for (size_t number = 1; !numbers.empty() && number <= numbers.back(); ++number) {
     const std::string piece = TarPieceName(path, number);
     const Result<FileInfo> info = fs.Stat(piece);

@@ -15,9 +15,21 @@
 #include <vector>
 
 #include "ckpt/io/stream_writer.h"
-#include "tools/archive/tar/tar_index.h"
+#include "tools/archive/tar/record.h"
 
 namespace cairn {
+
+// The place of a member's entries: a whole tar, the pieces of one, or a part of a bundle.
+struct TarPlace {
+  std::string root;  // its name in messages, and the directory that a view of it shows
+  std::string file;
+  Form form = Form::kFull;
+  uint64_t begin = 0;
+  uint64_t bytes = UINT64_MAX;        // up to the end of the file
+  std::vector<uint64_t> pieces = {};  // bytes of each, `file` being the first; empty: one file
+};
+// The place of a tar that holds one member, under any path; the form follows from its name.
+TarPlace PlaceOfTar(const std::string& path);
 
 // "X.tar", 3 -> "X.tar.3"; 1: itself. The suffix of a file that is being written stays at the end.
 std::string TarPieceName(std::string_view tar, size_t number);
