@@ -5,7 +5,7 @@
 
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/path_check.h"
-#include "convert/formats/dcp/dcp_param_groups.h"
+#include "convert/formats/training/dcp_param_groups.h"
 
 namespace cairn {
 namespace {

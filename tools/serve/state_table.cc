@@ -3,7 +3,7 @@
 #include <set>
 
 #include "ckpt/io/strict_json.h"
-#include "convert/formats/dcp/dcp_places.h"
+#include "convert/formats/training/dcp_places.h"
 
 namespace cairn {
 namespace {

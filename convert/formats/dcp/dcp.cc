@@ -10,9 +10,9 @@
 
 #include "ckpt/io/strict_json.h"
 #include "convert/formats/dcp/dcp_pair.h"
-#include "convert/formats/dcp/dcp_param_groups.h"
-#include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
+#include "convert/formats/training/dcp_param_groups.h"
+#include "convert/formats/training/dcp_places.h"
 #include "convert/formats/training/param_groups.h"
 #include "convert/formats/training/state_places.h"
 

@@ -11,8 +11,8 @@
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_metadata.h"
-#include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
+#include "convert/formats/training/dcp_places.h"
 #include "convert/formats/training/state_places.h"
 #include "convert/formats/training/training_state.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/formats/dcp/dcp_places.h"
+#include "convert/formats/training/dcp_places.h"
 #include "convert/torch/pickle_value.h"
 
 namespace cairn {

@@ -1,6 +1,6 @@
 // Optimizers are found by their param_groups, states by their paths, and weights by the last part of theirs
 // unless two share it. States of two optimizers that share names have their optimizer's before them.
-#include "convert/formats/dcp/dcp_places.h"
+#include "convert/formats/training/dcp_places.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "convert/formats/dcp/dcp_places.h"
+#include "convert/formats/training/dcp_places.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "convert/formats/dcp/dcp_param_groups.h"
+#include "convert/formats/training/dcp_param_groups.h"
 
 #include <algorithm>
 #include <optional>

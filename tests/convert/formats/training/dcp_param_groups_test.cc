@@ -1,6 +1,6 @@
 // Items as get_optimizer_state_dict() of torch 2.11 names them, with flatten_optimizer_state_dict and
 // without.
-#include "convert/formats/dcp/dcp_param_groups.h"
+#include "convert/formats/training/dcp_param_groups.h"
 
 #include <gtest/gtest.h>
 
