@@ -9,7 +9,6 @@
 
 #include "ckpt/io/file_system.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/replace_by_renames.h"
 
 namespace cairn {
 namespace {
@@ -203,16 +202,6 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   if (manifest.shards.find('\0') != std::string::npos)
     return Corrupt("the path of its shards has a NUL byte");
   return manifest;
-}
-
-Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest) {
-  return ReadStep(fs, step_dir, [&](const std::string& directory) -> Result<Manifest> {
-    const std::string path = JoinPath(directory, kManifestName);
-    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxManifestBytes));
-    if (digest != nullptr) *digest = DigestOf(text);
-    Result<Manifest> manifest = DecodeManifest(text);
-    return manifest.ok() ? std::move(manifest) : manifest.status().WithContext(path);
-  });
 }
 
 }  // namespace cairn

@@ -15,8 +15,6 @@
 
 namespace cairn {
 
-class FileSystem;
-
 // 1: a step with its own shards, 2: a virtual one, 3: branches by their first steps, 4: a descent
 inline constexpr int kFormatVersion = 4;
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
@@ -92,9 +90,5 @@ std::string EncodeManifest(const Manifest& manifest);
 // Errors: Corrupt (not JSON, digest, non-canonical, missing or ill-typed field), NotSupported (version). No
 // message names the path: the caller adds it.
 Result<Manifest> DecodeManifest(std::string_view text);
-
-// Reads the manifest of the step in `step_dir`; `digest`, if given, becomes the digest of its text.
-// Errors name the file: NotFound, IoError, and those of DecodeManifest.
-Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest = nullptr);
 
 }  // namespace cairn

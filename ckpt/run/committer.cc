@@ -8,7 +8,7 @@
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/replace_by_renames.h"
+#include "ckpt/step/replace_by_renames.h"
 #include "ckpt/step/step_reader.h"
 
 namespace cairn {

@@ -16,6 +16,7 @@
 #include "ckpt/run/step_hold.h"
 #include "ckpt/run/step_tags.h"
 #include "ckpt/step/dir_mark.h"
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 
 namespace cairn {

@@ -13,9 +13,9 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/directory_room.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/run/step_tags.h"
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/partial_dir.h"
 #include "ckpt/step/step_reader.h"
 

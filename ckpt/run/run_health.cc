@@ -5,9 +5,9 @@
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
-#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_identity.h"
+#include "ckpt/step/find_step.h"
 
 namespace cairn {
 namespace {

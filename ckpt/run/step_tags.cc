@@ -6,8 +6,8 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/deletion.h"
+#include "ckpt/step/find_step.h"
 
 namespace cairn {
 namespace {

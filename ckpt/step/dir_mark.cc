@@ -20,7 +20,7 @@
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/replace_by_renames.h"
+#include "ckpt/step/replace_by_renames.h"
 
 namespace cairn {
 namespace {

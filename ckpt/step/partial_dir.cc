@@ -12,6 +12,7 @@
 #include "ckpt/io/directory_room.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/step/find_step.h"
 
 namespace cairn {
 namespace {

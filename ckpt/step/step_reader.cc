@@ -12,7 +12,7 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
-#include "ckpt/model/replace_by_renames.h"
+#include "ckpt/step/find_step.h"
 
 namespace cairn {
 namespace {

@@ -15,9 +15,9 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/model.h"
-#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/step/find_step.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/load_state.h"
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "tests/faults/checkpoints.h"
 #include "tests/faults/goal.h"

@@ -12,7 +12,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/replace_by_renames.h"
+#include "ckpt/step/find_step.h"
 #include "convert/formats/systems.h"
 #include "tools/seal/place.h"
 #include "tools/seal/seal_check.h"

@@ -7,6 +7,7 @@
 
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/step/find_step.h"
 #include "tools/check/model_check.h"
 #include "tools/check/value_check.h"
 

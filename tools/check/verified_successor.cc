@@ -10,6 +10,7 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "tools/check/step_check.h"
 #include "tools/check/verify_record.h"

@@ -5,8 +5,8 @@
 #include "tools/seal/publish.h"
 
 #include "ckpt/base/canonical_path.h"
-#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/step/partial_dir.h"
+#include "ckpt/step/replace_by_renames.h"
 #include "tools/seal/place.h"
 
 namespace cairn {

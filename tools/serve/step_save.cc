@@ -17,6 +17,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/run_identity.h"
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/packed_shard_writer.h"
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"

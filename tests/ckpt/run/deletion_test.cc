@@ -17,6 +17,7 @@
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/run/step_tags.h"
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"

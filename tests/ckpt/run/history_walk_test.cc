@@ -17,6 +17,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_identity.h"
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "tests/support/long_form.h"
 #include "tests/support/make_step.h"

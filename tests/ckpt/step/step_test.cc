@@ -8,6 +8,7 @@
 
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/verify.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"

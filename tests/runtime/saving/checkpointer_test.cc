@@ -7,6 +7,7 @@
 #include <functional>
 #include <thread>
 
+#include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
 #include "runtime/control/rank_message.h"

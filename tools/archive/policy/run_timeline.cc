@@ -17,6 +17,7 @@
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"
 #include "ckpt/run/run_identity.h"
+#include "ckpt/step/find_step.h"
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"

@@ -1,39 +1,22 @@
-// Gives a directory the name of another one, on a file system that cannot exchange two names: NFS, Lustre,
-// FUSE and others. FORMAT.md, "Commit".
-//
-// During one rename nothing has the name, and the old directory waits under another one. For a step that is
-// saved again the names are then:
-//
-//   step-00000010.superseded-NONCE   the old step
-//   step-00000010.partial-NONCE      the new one, whole and durable
-//
-// While both exist and step-00000010 does not, the old step is the step: readers find it under its other name
-// (ReadStep), and a clean-up gives it its name back before it removes the new one (BringBack). Whatever a
-// kill or a power loss leaves, one of the two directories is whole.
+// Where a step is while another process commits one in its place (replace_by_renames.h), and reading it
+// there.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/io/file_system.h"
+#include "ckpt/model/manifest.h"
 
 namespace cairn {
 
-// Durably renames the directory `to` to `aside`, and then `from` to `to`. `from` must be durable but for its
-// name. Errors: those of the disk; `to` is the old directory again, or, if that failed as well, `aside` is.
-Status ReplaceByRenames(FileSystem& fs, const std::string& from, const std::string& to,
-                        const std::string& aside);
-
-// Makes the names of `a` and then of `b` durable.
-Status SyncAbove(FileSystem& fs, const std::string& a, const std::string& b);
-
-// If the step of this partial directory waits aside, it gets its name back, durably.
-Status BringBack(FileSystem& fs, const std::string& partial_dir);
-
 // The names in a directory at one moment: readdir() may miss an entry that is renamed meanwhile.
 Result<std::vector<std::string>> ListAtOnce(FileSystem& fs, const std::string& directory);
+
+// "step-00000010" and "NONCE" of "step-00000010.MARK-NONCE"; empty for other names.
+std::pair<std::string, std::string> MarkedParts(std::string_view name, std::string_view mark);
 
 // Whether `name`, one of the sorted `names` in a run directory, is a step that waits aside.
 bool WaitsAside(const std::vector<std::string>& names, const std::string& name);
@@ -60,5 +43,9 @@ auto ReadStep(FileSystem& fs, const std::string& step_dir, const Read& read) {
       return result;
   }
 }
+
+// Reads the manifest of the step in `step_dir`; `digest`, if given, becomes the digest of its text.
+// Errors name the file: NotFound, IoError, and those of DecodeManifest.
+Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest = nullptr);
 
 }  // namespace cairn
