@@ -1,10 +1,5 @@
 #include "runtime/control/request_file.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "ckpt/io/file_system.h"
 #include "runtime/control/console.h"
 
@@ -19,12 +14,14 @@ bool SaveNowFile::Asks() {
 }
 
 void SaveNowFile::Served() {
-  if (path_.empty() || stays_ || ::unlink(path_.c_str()) == 0 || errno == ENOENT) return;
+  if (path_.empty() || stays_) return;
+  const Status removed = RemoveIfThere(FileSystem::Posix(), path_);
+  if (removed.ok()) return;
   stays_ = true;
   Say(
-      fmt::format("--save-now-file {}: saved, but cannot remove it: {}; it is ignored until you remove it "
+      fmt::format("--save-now-file {}: saved, but cannot remove it ({}); it is ignored until you remove it "
                   "and make it again",
-                  path_, std::strerror(errno)));
+                  path_, removed.message()));
 }
 
 bool FindKillSwitch(const std::string& path) {

@@ -1,15 +1,9 @@
 #include "runtime/log/prometheus_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
 
-#include "ckpt/base/posix_error.h"
-#include "ckpt/base/unique_fd.h"
 #include "ckpt/io/replace_file.h"
 
 namespace cairn {
@@ -48,17 +42,13 @@ struct MetricText {
   }
 };
 
-Status ReplaceUnsynced(const std::string& path, std::string_view bytes) {
+Status ReplaceUnsynced(FileSystem& fs, const std::string& path, std::string_view bytes) {
   const std::string partial = path + std::string(kPartialSuffix);
-  const UniqueFd fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.ok()) return PosixError("open", partial, errno);
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno != EINTR) return PosixError("write", partial, errno);
-    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  if (::rename(partial.c_str(), path.c_str()) != 0) return PosixError("rename", path, errno);
-  return OkStatus();
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
+  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(partial));
+  CAIRN_RETURN_IF_ERROR(file->WriteAt(0, std::as_bytes(std::span(bytes))));
+  CAIRN_RETURN_IF_ERROR(file->Close());
+  return fs.Rename(partial, path);
 }
 
 }  // namespace
@@ -96,7 +86,7 @@ PrometheusFile::PrometheusFile(std::string path)
     : path_(std::move(path)), health_("--prometheus-textfile " + path_) {}
 
 void PrometheusFile::Write(const TrainMetrics& metrics) {
-  health_.Note(ReplaceUnsynced(path_, PrometheusText(metrics)));
+  health_.Note(ReplaceUnsynced(FileSystem::Posix(), path_, PrometheusText(metrics)));
 }
 
 }  // namespace cairn

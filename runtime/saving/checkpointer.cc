@@ -74,7 +74,7 @@ Status Checkpointer::OpenLocal() {
   }
   place_ = *std::move(place);
   peers_ = std::make_unique<PeerFiles>(fs_, control_->NewMailbox("local files"), control_->timeout_seconds());
-  local_saver_ = std::make_unique<LocalSaver>(*place_, options_.direct, *saver_,
+  local_saver_ = std::make_unique<LocalSaver>(fs_, *place_, options_.direct, *saver_,
                                               control_->Create("local saves"), *peers_);
   return OkStatus();
 }

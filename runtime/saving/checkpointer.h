@@ -78,7 +78,7 @@ class Checkpointer : public CheckpointHooks {
   const CheckpointerOptions options_;
   const TrainConfig& config_;
   std::unique_ptr<ControlPlane> control_;
-  FileSystem& fs_ = FileSystem::Posix();
+  FileSystem& fs_ = options_.fs;
   std::optional<RunLock> lock_;
   std::string run_;
   std::string nonce_;

@@ -26,9 +26,9 @@ std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int
   return retire;
 }
 
-LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
+LocalSaver::LocalSaver(FileSystem& fs, const LocalPlace& place, Direct direct, Saver& saver,
                        std::unique_ptr<ControlPlane> control, PeerFiles& peers)
-    : place_(place), direct_(direct), saver_(saver), control_(std::move(control)), peers_(peers) {}
+    : fs_(fs), place_(place), direct_(direct), saver_(saver), control_(std::move(control)), peers_(peers) {}
 
 // The saver gets the saves in the same order on all ranks, whatever the outcome of the local save on a rank.
 void LocalSaver::Flush(const std::shared_ptr<Save>& save) {

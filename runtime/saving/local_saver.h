@@ -27,8 +27,8 @@ std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int
 class LocalSaver {
  public:
   // No other code may use `peers` after this.
-  LocalSaver(const LocalPlace& place, Direct direct, Saver& saver, std::unique_ptr<ControlPlane> control,
-             PeerFiles& peers);
+  LocalSaver(FileSystem& fs, const LocalPlace& place, Direct direct, Saver& saver,
+             std::unique_ptr<ControlPlane> control, PeerFiles& peers);
 
   void Start(std::shared_ptr<Save> save) {
     FlushInBackground(queue_, [this, save] { Flush(save); });
@@ -43,12 +43,12 @@ class LocalSaver {
   Status Retire(const Save& save);
   void ReportChange(const Save& save, const Status& status);
 
+  FileSystem& fs_;
   const LocalPlace& place_;
   const Direct direct_;
   Saver& saver_;
   const std::unique_ptr<ControlPlane> control_;
   PeerFiles& peers_;
-  FileSystem& fs_ = FileSystem::Posix();
   std::vector<std::shared_ptr<Save>> drains_;  // still reading from local steps
   SaidOnce leftovers_{"old local step not removed: "};
   H5Views views_;  // of rank 0's seals

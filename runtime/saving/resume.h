@@ -69,7 +69,7 @@ class Resumer {
   const std::string run_;
   LocalSteps* const local_;
   ControlPlane& control_;
-  FileSystem& fs_ = FileSystem::Posix();
+  FileSystem& fs_ = options_.fs;
   std::optional<BranchedStep> newest_;
 };
 

@@ -129,7 +129,7 @@ class Checker {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
     if (member.record)
       for (const std::string& path : FilesOf(name.store.Place(*member.record)))
-        if (IsStub(path)) return NeedsRecall(path);
+        if (IsStub(name.store.fs(), path)) return NeedsRecall(path);
     CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
     if (member.form != Form::kFiles) {
       CheckNative(*view, view->root());

@@ -22,7 +22,7 @@ Result<int> RunServe() {
   if (::fstat(STDIN_FILENO, &info) != 0 || !S_ISSOCK(info.st_mode))
     return InvalidArgument("serve: stdin is not a socket; cairn.torch starts this helper, a user does not");
   IgnoreSignalsOfTheJob();
-  CAIRN_RETURN_IF_ERROR(ServeTrainer(UniqueFd(STDIN_FILENO)));
+  CAIRN_RETURN_IF_ERROR(ServeTrainer(FileSystem::Posix(), UniqueFd(STDIN_FILENO)));
   return kExitDone;
 }
 

@@ -29,7 +29,7 @@ bool IsCached(const OpenedSource& opened) {
   if (!opened.step.reader || opened.step.reader->manifest().files.empty()) return false;
   const ManifestFile& shard = opened.step.reader->manifest().files.front();
   const auto file =
-      FileSystem::Posix().OpenForRead(JoinPath(opened.step.reader->DirectoryOf(shard.name), shard.name));
+      opened.fs().OpenForRead(JoinPath(opened.step.reader->DirectoryOf(shard.name), shard.name));
   return file.ok() && CachedBytes(**file, 0, shard.bytes).value_or(0) > shard.bytes / 2;
 }
 

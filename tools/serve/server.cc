@@ -75,7 +75,7 @@ SaveOptions OptionsOf(const nlohmann::json& request) {
 
 class Server {
  public:
-  explicit Server(UniqueFd socket) : socket_(std::move(socket)) {}
+  Server(FileSystem& fs, UniqueFd socket) : fs_(fs), socket_(std::move(socket)) {}
 
   Status Run() {
     Status heard = Caught([this] { return Hear(); });
@@ -288,7 +288,7 @@ class Server {
     return OkStatus();
   }
 
-  FileSystem& fs_ = FileSystem::Posix();
+  FileSystem& fs_;
   MessageSocket socket_;
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
   std::map<std::string, std::shared_ptr<RunningSave>> begun_;    // by nonce; not written yet
@@ -304,6 +304,6 @@ class Server {
 
 }  // namespace
 
-Status ServeTrainer(UniqueFd socket) { return Server(std::move(socket)).Run(); }
+Status ServeTrainer(FileSystem& fs, UniqueFd socket) { return Server(fs, std::move(socket)).Run(); }
 
 }  // namespace cairn

@@ -7,11 +7,12 @@
 
 #include "ckpt/base/status.h"
 #include "ckpt/base/unique_fd.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 
 // Serves the trainer at the other end of `socket` until the trainer closes it and every save has ended.
 // Errors: Corrupt if the trainer sends an invalid request.
-Status ServeTrainer(UniqueFd socket);
+Status ServeTrainer(FileSystem& fs, UniqueFd socket);
 
 }  // namespace cairn

@@ -139,7 +139,7 @@ Status RemoveUnfinishedBundles(const Store& store) {
 // Decides by proof between a tar and the copy of the same member in a bundle, `bundled`.
 Status SettleTwice(const Store& store, const ArchiveMember& bundled, Troubles& troubles) {
   const std::string bundle = bundled.file();
-  if (IsStub(store.Path(bundle))) {  // cannot be proven until it is back from tape
+  if (IsStub(store.fs(), store.Path(bundle))) {  // cannot be proven until it is back from tape
     troubles.files.insert(bundled.tar);
     return OkStatus();
   }

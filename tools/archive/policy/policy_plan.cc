@@ -65,7 +65,7 @@ class Planner {
     const std::string& directory = source.path;
     NoteMount(directory);
     CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs_, directory));
-    const ArchiveRecord record = NameTree(directory);
+    const ArchiveRecord record = NameTree(fs_, directory);
     CAIRN_ASSIGN_OR_RETURN(const auto stored, FindTree(fs_, members_, directory, Links::kRefuse));
     PlanEntry entry{.run = record.name,
                     .id = stored ? stored->run : "",
@@ -296,7 +296,7 @@ Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& pol
   const bool recalls = from_tape && !policy.recall.recall.empty();
   std::set<std::string> files;
   for (const PruneEntry& entry : entries)
-    if (entry.remove || (!recalls && IsStub(store.Path(entry.file)))) files.insert(entry.file);
+    if (entry.remove || (!recalls && IsStub(fs, store.Path(entry.file)))) files.insert(entry.file);
   return files;
 }
 

@@ -106,7 +106,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
         path));
     return;
   }
-  ScratchRun run{.path = path, .name = NameTree(path).name};
+  ScratchRun run{.path = path, .name = NameTree(fs, path).name};
   std::vector<StepFacts> facts;
   for (const int64_t number : *numbers)
     run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number, facts));

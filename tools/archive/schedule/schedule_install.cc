@@ -43,8 +43,7 @@ Status Command(const ScheduleRun& run, const std::string& would, const std::stri
 }
 
 // Errors: AlreadyExists if a file exists that Cairn did not make.
-Result<bool> IsThereAndOurs(const std::string& path) {
-  FileSystem& fs = FileSystem::Posix();
+Result<bool> IsThereAndOurs(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok() && info.status().kind() == StatusKind::kNotFound) return false;
   if (!info.ok()) return info.status();
@@ -53,25 +52,23 @@ Result<bool> IsThereAndOurs(const std::string& path) {
   return AlreadyExists("{} is not a file of 'cairn archive schedule'; move it away, or name another", path);
 }
 
-Status Replace(const std::string& path, const std::string& text) {
-  FileSystem& fs = FileSystem::Posix();
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, std::filesystem::path(path).parent_path().string()));
+Status Replace(FileSystem& fs, const std::string& path, const std::string& text) {
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, ParentDir(path)));
   return ReplaceSmallFile(fs, path, text);
 }
 
 Status Write(const ScheduleRun& run, const std::string& path, const std::string& text) {
-  return Change(run, "write", "wrote", path, [&] { return Silently(Replace(path, text)); });
+  return Change(run, "write", "wrote", path, [&] { return Silently(Replace(run.fs, path, text)); });
 }
 
 Status Remove(const ScheduleRun& run, const std::string& path) {
-  return Change(run, "remove", "removed", path,
-                [&] { return Silently(FileSystem::Posix().RemoveFile(path)); });
+  return Change(run, "remove", "removed", path, [&] { return Silently(run.fs.RemoveFile(path)); });
 }
 
 // If the log's directory does not exist, every message is lost, even Slurm's own.
-Status CheckLog(const ScheduleOptions& o) {
-  const std::string folder = std::filesystem::path(o.log).parent_path().string();
-  const Result<FileInfo> info = FileSystem::Posix().Stat(folder);
+Status CheckLog(FileSystem& fs, const ScheduleOptions& o) {
+  const std::string folder = ParentDir(o.log);
+  const Result<FileInfo> info = fs.Stat(folder);
   if (info.ok() && info->is_directory()) return OkStatus();
   return NotFound("--log {}: there is no directory {}", o.log, folder);
 }
@@ -129,8 +126,8 @@ Status EndJobs(const std::vector<Job>& jobs, const ScheduleRun& run) {
 
 // If sbatch refuses the new script, the old one is restored: a mistake in an option must not end a chain that
 // works. The new job begins once those of `older` that have begun have ended.
-Result<std::string> Submit(const std::string& script, const std::optional<std::string>& before,
-                           const std::vector<Job>& older) {
+Result<std::string> Submit(FileSystem& fs, const std::string& script,
+                           const std::optional<std::string>& before, const std::vector<Job>& older) {
   std::vector<std::string> words = {"sbatch", "--parsable", script};
   std::string after;
   for (const Job& job : older)
@@ -138,26 +135,26 @@ Result<std::string> Submit(const std::string& script, const std::optional<std::s
   if (!after.empty()) words.insert(words.begin() + 2, "--dependency=afterany" + after);
   const Result<std::string> out = SlurmOutput(words);
   if (out.ok()) return "job " + out->substr(0, out->find_first_of(";\n"));
-  CAIRN_RETURN_IF_ERROR(before ? Replace(script, *before) : FileSystem::Posix().RemoveFile(script));
+  CAIRN_RETURN_IF_ERROR(before ? Replace(fs, script, *before) : fs.RemoveFile(script));
   return out.status();
 }
 
 Status InstallSlurm(const ScheduleOptions& o, const ScheduleRun& run) {
-  CAIRN_ASSIGN_OR_RETURN(const bool there, IsThereAndOurs(o.script));
+  CAIRN_ASSIGN_OR_RETURN(const bool there, IsThereAndOurs(run.fs, o.script));
   std::optional<std::string> before;
   if (there) {
-    CAIRN_ASSIGN_OR_RETURN(before, ReadSmallFile(FileSystem::Posix(), o.script, kMaxTextBytes));
+    CAIRN_ASSIGN_OR_RETURN(before, ReadSmallFile(run.fs, o.script, kMaxTextBytes));
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> older, JobsOfChain(o.policy));
   CAIRN_RETURN_IF_ERROR(Write(run, o.script, SlurmScript(o)));
   CAIRN_RETURN_IF_ERROR(
-      Change(run, "submit", "submitted", o.script, [&] { return Submit(o.script, before, older); }));
+      Change(run, "submit", "submitted", o.script, [&] { return Submit(run.fs, o.script, before, older); }));
   return EndJobs(older, run);
 }
 
 // The script is removed first: without it a run that ends meanwhile submits no successor.
 Status UninstallSlurm(const ScheduleOptions& o, const ScheduleRun& run) {
-  CAIRN_ASSIGN_OR_RETURN(const bool script, IsThereAndOurs(o.script));
+  CAIRN_ASSIGN_OR_RETURN(const bool script, IsThereAndOurs(run.fs, o.script));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> jobs, JobsOfChain(o.policy));
   if (script) CAIRN_RETURN_IF_ERROR(Remove(run, o.script));
   return EndJobs(jobs, run);
@@ -186,8 +183,8 @@ Status ReloadUnits(const ScheduleRun& run) {
 
 // Names of the chain's files, including those with an older label. Errors: also AlreadyExists if one is
 // somebody else's.
-Result<std::vector<std::string>> UnitsOfChain(const std::string& folder, const std::string& policy) {
-  FileSystem& fs = FileSystem::Posix();
+Result<std::vector<std::string>> UnitsOfChain(FileSystem& fs, const std::string& folder,
+                                              const std::string& policy) {
   std::vector<std::string> units;
   const Result<std::vector<std::string>> names = fs.List(folder);
   if (!names.ok() && names.status().kind() == StatusKind::kNotFound) return units;
@@ -196,7 +193,7 @@ Result<std::vector<std::string>> UnitsOfChain(const std::string& folder, const s
     const std::filesystem::path path(name);
     const std::string kind = path.extension().string();
     if ((kind != ".service" && kind != ".timer") || !IsOfChain(path.stem().string(), policy)) continue;
-    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(JoinPath(folder, name)).status());
+    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(fs, JoinPath(folder, name)).status());
     units.push_back(name);
   }
   return units;
@@ -233,10 +230,10 @@ Result<std::string> EnableLinger() {
 Status InstallSystemd(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_RETURN_IF_ERROR(CheckManager());
   CAIRN_ASSIGN_OR_RETURN(const std::string folder, UnitFolder());
-  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> older, UnitsOfChain(folder, o.policy));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> older, UnitsOfChain(run.fs, folder, o.policy));
   const std::string service = ChainName(o) + ".service", timer = ChainName(o) + ".timer";
   for (const std::string& unit : {service, timer}) {
-    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(JoinPath(folder, unit)).status());
+    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(run.fs, JoinPath(folder, unit)).status());
     std::erase(older, unit);
   }
   CAIRN_RETURN_IF_ERROR(RemoveUnits(folder, older, run));  // of another label
@@ -250,7 +247,7 @@ Status InstallSystemd(const ScheduleOptions& o, const ScheduleRun& run) {
 
 Status UninstallSystemd(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const std::string folder, UnitFolder());
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> units, UnitsOfChain(folder, o.policy));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> units, UnitsOfChain(run.fs, folder, o.policy));
   if (units.empty()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(CheckManager());
   run.note("a run that has started will finish, and lingering is not changed");
@@ -301,7 +298,7 @@ Status UninstallCron(const ScheduleOptions& o, const ScheduleRun& run) {
 }  // namespace
 
 Status InstallSchedule(Scheduler scheduler, const ScheduleOptions& o, const ScheduleRun& run) {
-  CAIRN_RETURN_IF_ERROR(CheckLog(o));
+  CAIRN_RETURN_IF_ERROR(CheckLog(run.fs, o));
   if (scheduler == Scheduler::kSlurm) return InstallSlurm(o, run);
   return scheduler == Scheduler::kSystemd ? InstallSystemd(o, run) : InstallCron(o, run);
 }

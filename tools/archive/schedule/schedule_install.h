@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "ckpt/io/file_system.h"
 #include "tools/archive/schedule/schedule.h"
 
 namespace cairn {
@@ -19,6 +20,7 @@ struct ScheduleChange {
 
 // How changes are made and shown.
 struct ScheduleRun {
+  FileSystem& fs;
   bool dry_run = false;                                // reports the changes without making them
   std::function<void(const ScheduleChange&)> changed;  // after each
   std::function<void(const std::string&)> note;        // about jobs and settings that stay

@@ -32,7 +32,7 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
     if (request.weights)
       return InvalidArgument("{}: weights can be taken only from native steps; convert it first", path);
     CAIRN_RETURN_IF_ERROR(ListTree(fs, path, request.source.links).status());
-    opened.record = NameTree(path);  // the rest depends on its bytes
+    opened.record = NameTree(fs, path);  // the rest depends on its bytes
     return opened;
   }
   CAIRN_ASSIGN_OR_RETURN(opened.step, StepReader::Open(fs, path));
@@ -108,7 +108,7 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
 
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   if (std::string why = WhyPassedOver(store.fs(), request.source); !why.empty())
-    return ArchiveOutcome{.record = NameTree(request.source.path), .passed_over = std::move(why)};
+    return ArchiveOutcome{.record = NameTree(store.fs(), request.source.path), .passed_over = std::move(why)};
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   return OutcomeOf(store, request, opened);
 }
@@ -117,7 +117,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
                                const ByteProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   if (std::string why = WhyPassedOver(store.fs(), request.source); !why.empty())
-    return ArchiveOutcome{.record = NameTree(request.source.path), .passed_over = std::move(why)};
+    return ArchiveOutcome{.record = NameTree(store.fs(), request.source.path), .passed_over = std::move(why)};
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(ArchiveOutcome outcome, OutcomeOf(store, request, opened));
   const bool there = !outcome.stored;
@@ -133,7 +133,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   if (!there || deletes) {
     // An old copy is proven again before its source is removed. A copy on tape is not read for that.
     for (const std::string& file : there ? FilesOf(store.Place(outcome.record)) : std::vector<std::string>())
-      if (IsStub(file)) return NeedsRecall(file);
+      if (IsStub(store.fs(), file)) return NeedsRecall(file);
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
                            there ? ProveMember(store, outcome.record, progress)
                                  : StoreOpened(store, request, opened, options, progress));

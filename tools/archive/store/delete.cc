@@ -1,7 +1,5 @@
 #include "tools/archive/store/delete.h"
 
-#include <filesystem>
-
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/tree.h"
@@ -40,13 +38,13 @@ class StoredCopy final : public DeletionProof {
   const bool alone_;
 };
 
-Status DeleteStepSource(FileSystem& fs, const std::filesystem::path& step, const ArchiveRecord& record,
+Status DeleteStepSource(FileSystem& fs, const std::string& step, const ArchiveRecord& record,
                         const DeletionProof& proof, bool newest_too) {
   const std::optional<Digest> digest = ParseHex(ContentOf(record));
   if (!digest) return Corrupt("{}: its record does not name a manifest", record.name);
   return DeleteStep(fs,
-                    {.run_dir = step.parent_path().string(),
-                     .name = step.filename().string(),
+                    {.run_dir = ParentDir(step),
+                     .name = std::string(LastName(step)),
                      .manifest = *digest,
                      .nonce = NewNonce(),
                      .newest_too = newest_too},
@@ -77,12 +75,12 @@ Status DeleteSource(const Store& store, const std::string& path, const ProvenCop
                     const DeletionProof* stays) {
   // Links above it are resolved, so that lock and holds are looked for in the run that it really belongs to.
   // The source itself may not be a link (deletion.h).
-  const std::filesystem::path source = PathInRealDirectory(path);
-  if ((CanonicalPath(store.directory()) + "/").starts_with(CanonicalPath(source.string()) + "/"))
+  const std::string source = PathInRealDirectory(path);
+  if ((CanonicalPath(store.directory()) + "/").starts_with(CanonicalPath(source) + "/"))
     return InvalidArgument("{}: the store is inside it; the source is kept", path);
   const bool tree = copy.record().form == Form::kFiles;
   const StoredCopy proof(store, copy.record(), stays, !tree && newest_too);
-  return tree ? DeleteTreeSource(store.fs(), source.string(), copy.record(), proof)
+  return tree ? DeleteTreeSource(store.fs(), source, copy.record(), proof)
               : DeleteStepSource(store.fs(), source, copy.record(), proof, newest_too);
 }
 

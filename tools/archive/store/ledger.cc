@@ -7,8 +7,8 @@
 #include <sqlite3.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "ckpt/base/parse_number.h"
 #include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
@@ -127,9 +127,8 @@ Result<Ledger> Ledger::Open(const Store& store) {
     if (!first || sqlite3_errcode(db) == SQLITE_READONLY || sqlite3_errcode(db) == SQLITE_BUSY ||
         sqlite3_errcode(db) == SQLITE_CANTOPEN)
       break;
-    std::error_code error;  // little is lost with it, so it may be replaced
-    std::filesystem::rename(path, path + ".damaged", error);
-    for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path + suffix, error);
+    (void)store.fs().Rename(path, path + ".damaged");  // little is lost with it, so it may be replaced
+    for (const char* suffix : {"-wal", "-shm"}) (void)store.fs().RemoveFile(path + suffix);
   }
   return trouble;
 }

@@ -7,17 +7,13 @@
 
 #include "tools/archive/store/restore.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "ckpt/base/canonical_path.h"
-#include "ckpt/base/posix_error.h"
 #include "ckpt/io/stream_writer.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
@@ -48,8 +44,8 @@ Status VerifyRestored(FileSystem& fs, const std::string& partial, ProgressSum& p
   return VerifyHash(fs, *restored, progress.OnTop()).status();
 }
 
-Status RestoreStep(FileSystem& fs, FileSystem& view, const StepReader& step,
-                   const std::filesystem::path& target, const ByteProgress& progress) {
+Status RestoreStep(FileSystem& fs, FileSystem& view, const StepReader& step, const std::string& target,
+                   const ByteProgress& progress) {
   MarkedContents contents{.step = true};
   for (const ManifestFile& file : step.manifest().files) contents.files.push_back(file.name);
   ProgressSum done(progress);
@@ -85,14 +81,15 @@ class TreeRestorer {
         ring_(fs) {}
 
   Status Restore() {
-    if (::chmod(root_.c_str(), 0700) != 0) return PosixError("set the mode of", root_, errno);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo made, fs_.LinkStat(root_));
+    CAIRN_RETURN_IF_ERROR(fs_.SetMode(root_, 0700));
     CAIRN_RETURN_IF_ERROR(MakeDirectories());
     for (const ArchivedFile& file : record_.files) CAIRN_RETURN_IF_ERROR(MakeFile(file));
     if (record_.tree) CAIRN_RETURN_IF_ERROR(MakeLinks());
     for (const std::string& directory : directories_)
       CAIRN_RETURN_IF_ERROR(fs_.SyncDir(JoinPath(root_, directory)));
     CAIRN_RETURN_IF_ERROR(fs_.SyncDir(root_));
-    return SetDirectories();
+    return record_.tree ? SetDirectories() : fs_.SetMode(root_, made.mode);
   }
 
  private:
@@ -145,15 +142,14 @@ class TreeRestorer {
     for (const ArchivedEntry& entry : record_.tree->entries) {
       if (entry.kind != EntryKind::kLink) continue;
       const std::string path = JoinPath(root_, entry.name);
-      if (::symlink(entry.target.c_str(), path.c_str()) != 0) return PosixError("make link", path, errno);
+      CAIRN_RETURN_IF_ERROR(fs_.MakeLink(entry.target, path));
       CAIRN_RETURN_IF_ERROR(SetFacts(path, EntryKind::kLink, entry.facts));
     }
     return OkStatus();
   }
 
-  // The deepest first: a file that is made in a directory changes its time. An old record has no directories.
+  // The deepest first: a file that is made in a directory changes its time.
   Status SetDirectories() {
-    if (!record_.tree) return FreshDirectory(root_);
     std::vector<ArchivedEntry> entries = record_.tree->entries;
     std::ranges::sort(entries, std::ranges::greater(), &ArchivedEntry::name);
     for (const ArchivedEntry& entry : entries)
@@ -162,32 +158,18 @@ class TreeRestorer {
     return OkStatus();
   }
 
-  // The mode that a new directory gets.
-  static Status FreshDirectory(const std::string& path) {
-    const mode_t mask = ::umask(022);
-    ::umask(mask);
-    if (::chmod(path.c_str(), 0777 & ~mask) != 0) return PosixError("set the mode of", path, errno);
-    return OkStatus();
-  }
-
   // Owner, mode, time, in this order: chown clears bits of the mode. Set-user-ID and set-group-ID are
   // restored only if the file has its owner and group.
   Status SetFacts(const std::string& path, EntryKind kind, const EntryFacts& facts) {
     constexpr uint32_t kLentRights = 06000;
-    if (same_owner_ && ::fchownat(AT_FDCWD, path.c_str(), facts.user, facts.group, AT_SYMLINK_NOFOLLOW) != 0)
-      return PosixError("set the owner (--no-same-owner leaves it) of", path, errno);
-    struct stat st;
-    if (::lstat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
-    const bool lends = st.st_uid == facts.user && st.st_gid == facts.group;
-    const uint32_t mode = lends ? facts.mode : facts.mode & ~kLentRights;
-    if (kind != EntryKind::kLink && ::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0)
-      return PosixError("set the mode of", path, errno);
-    const timespec times[] = {
-        {.tv_sec = 0, .tv_nsec = UTIME_OMIT},
-        {.tv_sec = facts.modified_unix_seconds, .tv_nsec = static_cast<long>(facts.modified_nanoseconds)}};
-    if (::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0)
-      return PosixError("set the time of", path, errno);
-    return OkStatus();
+    if (same_owner_)
+      CAIRN_RETURN_IF_ERROR(
+          fs_.SetOwner(path, facts.user, facts.group).WithContext("--no-same-owner leaves the owner"));
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.LinkStat(path));
+    const bool lends = info.user == facts.user && info.group == facts.group;
+    if (kind != EntryKind::kLink)
+      CAIRN_RETURN_IF_ERROR(fs_.SetMode(path, lends ? facts.mode : facts.mode & ~kLentRights));
+    return fs_.SetModified(path, facts.modified_unix_seconds, facts.modified_nanoseconds);
   }
 
   FileSystem& fs_;
@@ -201,7 +183,7 @@ class TreeRestorer {
 };
 
 Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record,
-                   const std::filesystem::path& target, bool same_owner, const ByteProgress& progress) {
+                   const std::string& target, bool same_owner, const ByteProgress& progress) {
   CAIRN_RETURN_IF_ERROR(ClearPlace(fs, target));
   uint64_t bytes = 0;
   MarkedContents contents;
@@ -229,27 +211,23 @@ Result<std::unique_ptr<TarFileSystem>> OpenWhole(const MemberRef& member, const 
 
 }  // namespace
 
-std::filesystem::path DestinationPath(const std::string& destination) {
-  std::filesystem::path path = std::filesystem::path(destination).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path;
+std::string DestinationPath(const std::string& destination) {
+  return std::string(WithoutSlashes(std::filesystem::path(destination).lexically_normal().string()));
 }
 
-Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, int64_t step) {
+Status CheckDestination(FileSystem& fs, const std::string& destination, int64_t step) {
   CAIRN_RETURN_IF_ERROR(ClearPlace(fs, destination));
-  if (!IsInRun(destination) || destination.filename() == StepDirName(step)) return OkStatus();
-  return InvalidArgument("{}: the archived step is {}; name the destination {}", destination.string(), step,
+  if (!IsInRun(destination) || LastName(destination) == StepDirName(step)) return OkStatus();
+  return InvalidArgument("{}: the archived step is {}; name the destination {}", destination, step,
                          StepDirName(step));
 }
 
-bool IsInRun(const std::filesystem::path& destination) {
-  return ParseStepDirName(destination.filename().string()).has_value();
-}
+bool IsInRun(const std::string& destination) { return ParseStepDirName(LastName(destination)).has_value(); }
 
-Status AskForAnotherPlace(const Status& failed, const std::filesystem::path& destination) {
+Status AskForAnotherPlace(const Status& failed, const std::string& destination) {
   if (failed.kind() != StatusKind::kAlreadyExists || !IsInRun(destination)) return failed;
   return AlreadyExists("{}, for example {}, and move it from there into the run", failed.message(),
-                       destination.string() + ".restored");
+                       destination + ".restored");
 }
 
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
@@ -261,7 +239,7 @@ Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
 Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,
                   bool same_owner) {
   FileSystem& fs = member.store.fs();
-  const std::filesystem::path target = DestinationPath(destination);
+  const std::string target = DestinationPath(destination);
   const Result<ArchiveRecord> record = ReadRecord(member);
   CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(member, record.ok() ? &*record : nullptr));
   if (const auto parts = ParseTarName(member.tar); parts && parts->form == Form::kFiles) {

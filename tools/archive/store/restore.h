@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <filesystem>
 #include <string>
 
 #include "tools/archive/store/verify.h"
@@ -11,15 +10,15 @@
 
 namespace cairn {
 
-// A user's destination as a path: "a/b/" and "./a/b" are "a/b".
-std::filesystem::path DestinationPath(const std::string& destination);
+// A user's destination: "a/b/" and "./a/b" are "a/b".
+std::string DestinationPath(const std::string& destination);
 // The destination of a step must be new, and its name must not claim another step. Leftovers of killed
 // commands are removed. Errors: AlreadyExists, InvalidArgument.
-Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, int64_t step);
+Status CheckDestination(FileSystem& fs, const std::string& destination, int64_t step);
 // True for RUN/step-N: it is made under the lock of its run.
-bool IsInRun(const std::filesystem::path& destination);
+bool IsInRun(const std::string& destination);
 // A failure to make a step because a training writes into its run says what to do.
-Status AskForAnotherPlace(const Status& failed, const std::filesystem::path& destination);
+Status AskForAnotherPlace(const Status& failed, const std::string& destination);
 
 // A member seen as a directory, read in place; by its sidecar if it has one. Errors: Corrupt.
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member);

@@ -19,7 +19,7 @@ constexpr std::string_view kTensorsDir = "weights", kTensorsFile = "model.safete
 
 Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
                       const std::string& destination) {
-  const std::filesystem::path target = DestinationPath(destination);
+  const std::string target = DestinationPath(destination);
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, step.manifest().step));
   StripOptions options{.dtype = std::nullopt, .format = FindSystem("native")};
   options.command = "cairn archive restore --weights-only";

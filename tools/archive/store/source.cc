@@ -90,10 +90,10 @@ ArchiveRecord DescribeSource(const StepReader& step) {
   return record;
 }
 
-ArchiveRecord NameTree(const std::string& directory) {
+ArchiveRecord NameTree(FileSystem& fs, const std::string& directory) {
   const std::string canonical = CanonicalPath(directory);
   const std::string name = PlainName(LastName(canonical));
-  const auto step = ForeignStepOf(FileSystem::Posix(), canonical);
+  const auto step = ForeignStepOf(fs, canonical);
   const std::string run = step ? PlainName(LastName(ParentDir(canonical))) : name;
   ArchiveRecord record{.name = run, .step = step.value_or(0), .directory = JoinPath(run, name)};
   record.form = Form::kFiles;

@@ -32,7 +32,7 @@ std::string WhyPassedOver(FileSystem& fs, const ArchiveSource& source);
 ArchiveRecord DescribeSource(const StepReader& step);
 
 // The name, step and place in the store that a tree of this path gets; nothing else about its content.
-ArchiveRecord NameTree(const std::string& directory);
+ArchiveRecord NameTree(FileSystem& fs, const std::string& directory);
 
 // Errors: Corrupt if the manifest in `step_dir` does not have this digest (hex).
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest);

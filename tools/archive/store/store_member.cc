@@ -377,7 +377,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
                           JoinPath(directory, file.name));
   }
   CAIRN_RETURN_IF_ERROR(CheckRoom(store, tar_bytes, options));
-  ArchiveRecord record = DescribeTree(directory, files, links);
+  ArchiveRecord record = DescribeTree(fs, directory, files, links);
   if (EncodeRecord(record).size() + record.files.size() * kRecordRoom > kMaxRecordBytes)
     return NotSupported("{}: more files than the record of an archive holds; archive parts of it", directory);
   record.files.clear();  // each is entered once it is written

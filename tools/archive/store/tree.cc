@@ -1,16 +1,13 @@
-// Listing uses lstat; the identity is a SHA-256 over one line for each entry; comparison goes entry by entry,
-// so that a message can name the first difference.
+// Listing follows no link; the identity is a SHA-256 over one line for each entry; comparison goes entry by
+// entry, so that a message can name the first difference.
 #include "tools/archive/store/tree.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "ckpt/base/sha256.h"
 #include "ckpt/base/sidecar_text.h"
@@ -46,15 +43,21 @@ bool LeadsOut(const std::string& root, const std::string& below, const std::stri
   return end != root && !(end.string() + "/").starts_with(root == "/" ? root : root + "/");
 }
 
-EntryFacts FactsOf(const struct stat& st) {
-  EntryFacts facts{.mode = st.st_mode & 07777u,
-                   .user = st.st_uid,
-                   .group = st.st_gid,
-                   .modified_unix_seconds = st.st_mtim.tv_sec,
-                   .modified_nanoseconds = static_cast<uint32_t>(st.st_mtim.tv_nsec)};
+EntryFacts FactsOf(const FileInfo& info) {
+  const int64_t seconds = info.modified_unix_seconds;
+  const int64_t fraction = UnixNanoseconds(-seconds, info.modified_unix_nanoseconds);
   // libarchive writes a fraction of a second before 1970 as one after it.
-  if (facts.modified_unix_seconds < 0) facts.modified_nanoseconds = 0;
-  return facts;
+  return {.mode = info.mode,
+          .user = info.user,
+          .group = info.group,
+          .modified_unix_seconds = seconds,
+          .modified_nanoseconds = seconds < 0 ? 0 : static_cast<uint32_t>(fraction)};
+}
+
+EntryKind KindOf(const FileInfo& info) {
+  return info.kind == FileKind::kFile   ? EntryKind::kFile
+         : info.kind == FileKind::kLink ? EntryKind::kLink
+                                        : EntryKind::kDirectory;
 }
 
 // Lists one tree.
@@ -64,9 +67,8 @@ class Lister {
       : fs_(fs), root_(root), canonical_(CanonicalPath(root)), links_(links) {}
 
   Result<std::vector<TreeFile>> List() && {
-    struct stat st;
-    if (::stat(root_.c_str(), &st) != 0) return NotFound("{}: {}", root_, std::strerror(errno));
-    above_.push_back({st.st_dev, st.st_ino});
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo root, fs_.Stat(root_));
+    above_.push_back({root.device, root.inode});
     CAIRN_RETURN_IF_ERROR(Below("", /*followed=*/false));
     if (files_.empty()) return NotFound("{}: the directory contains no file", root_);
     std::ranges::sort(files_, {}, &TreeFile::name);
@@ -85,49 +87,41 @@ class Lister {
 
   Status Add(const std::string& below, const std::string& name, bool followed) {
     const std::string path = JoinPath(root_, name);
-    struct stat st;
-    if (::lstat(path.c_str(), &st) != 0)
-      return NotFound("{}: {}; was it changed meanwhile?", path, std::strerror(errno));
-    TreeFile file{.name = name};
-    if (S_ISLNK(st.st_mode)) {
-      std::error_code error;
-      file.target = stdfs::read_symlink(path, error).string();
-      if (error) return IoError("read link {}: {}", path, error.message());
+    const Result<FileInfo> found = fs_.LinkStat(path);
+    if (!found.ok()) return NotFound("{}; was it changed meanwhile?", found.status().message());
+    TreeFile file{.name = name, .info = *found};
+    if (file.info.kind == FileKind::kLink) {
+      CAIRN_ASSIGN_OR_RETURN(file.target, fs_.ReadLink(path));
       file.leaves = followed || LeadsOut(canonical_, below, file.target);
-      CAIRN_RETURN_IF_ERROR(Judge(path, file, st));
+      CAIRN_RETURN_IF_ERROR(Judge(path, file));
       followed = followed || file.leaves;
     }
-    file.kind = S_ISREG(st.st_mode)   ? EntryKind::kFile
-                : S_ISDIR(st.st_mode) ? EntryKind::kDirectory
-                                      : EntryKind::kLink;
-    if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISLNK(st.st_mode))
+    if (file.info.kind == FileKind::kOther)
       return NotSupported("{}: it is not a file, directory or link; move it away first", path);
-    file.facts = FactsOf(st);
+    file.kind = KindOf(file.info);
+    file.facts = FactsOf(file.info);
     if (file.kind == EntryKind::kLink) file.facts.mode = 0777;  // a link has none of its own
-    file.device = st.st_dev;
-    file.inode = st.st_ino;
-    file.changed_unix_nanoseconds = UnixNanoseconds(st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
-    if (file.kind == EntryKind::kFile)
-      file.info = {.bytes = static_cast<uint64_t>(st.st_size),
-                   .modified_unix_seconds = st.st_mtim.tv_sec,
-                   .accessed_unix_seconds = st.st_atim.tv_sec};
+    if (file.kind != EntryKind::kFile) file.info.bytes = 0;
     if (files_.size() == kMaxTreeEntries || !IsPlainPath(name))
       return NotSupported("{}: it has more files, or a longer path, than an archive takes", path);
     files_.push_back(std::move(file));
-    return S_ISDIR(st.st_mode) ? Enter(name, {st.st_dev, st.st_ino}, followed) : OkStatus();
+    const FileInfo& info = files_.back().info;
+    return info.is_directory() ? Enter(name, {info.device, info.inode}, followed) : OkStatus();
   }
 
-  // Decides about a link; if it is followed, `st` becomes that of its target.
-  Status Judge(const std::string& path, TreeFile& file, struct stat& st) {
+  // Decides about a link; if it is followed, `file` becomes its target.
+  Status Judge(const std::string& path, TreeFile& file) {
     if (!file.leaves || links_ == Links::kKeep) return OkStatus();
     if (links_ == Links::kRefuse)
       return NotSupported(
           "{}: this link leads out of the tree, to {}; --links keep stores such links as links, without "
           "their targets, --links follow stores their targets instead",
           path, file.target);
-    if (::stat(path.c_str(), &st) != 0)
+    const Result<FileInfo> target = fs_.Stat(path);
+    if (!target.ok())
       return NotFound("{}: the link leads to {}, which cannot be read: {}", path, file.target,
-                      std::strerror(errno));
+                      target.status().message());
+    file.info = *target;
     file.target.clear();
     return OkStatus();
   }
@@ -163,7 +157,7 @@ Result<std::string> KnownHash(FileSystem& fs, const std::string& path, const Tre
   CAIRN_ASSIGN_OR_RETURN(std::string sha, HashThrough(fs, path, file.info.bytes));
   constexpr int64_t kSettled = 2'000'000'000;  // nanoseconds; clocks of file systems are coarse
   const std::lock_guard lock(mutex);
-  if (start * 1'000'000'000 - file.changed_unix_nanoseconds > kSettled) hashes[path] = {file, sha};
+  if (start * 1'000'000'000 - file.info.changed_unix_nanoseconds > kSettled) hashes[path] = {file, sha};
   return sha;
 }
 
@@ -195,12 +189,6 @@ Status CheckKnownContent(const ArchiveRecord& record) {
   return OkStatus();
 }
 
-Result<ArchivedEntry> RootOf(const std::string& directory) {
-  struct stat st;
-  if (::stat(directory.c_str(), &st) != 0) return NotFound("{}: {}", directory, std::strerror(errno));
-  return ArchivedEntry{.name = "", .kind = EntryKind::kDirectory, .target = "", .facts = FactsOf(st)};
-}
-
 // For a comparison by names, kinds, sizes and modes, which needs no reading.
 ArchiveRecord WithoutSums(ArchiveRecord record) {
   for (ArchivedFile& file : record.files) file.sha256.clear();
@@ -210,7 +198,7 @@ ArchiveRecord WithoutSums(ArchiveRecord record) {
 // Reads the files that are listed. `fresh`: even those whose SHA-256 this process knows.
 Result<ArchiveRecord> ReadListed(FileSystem& fs, const std::string& directory, Links links,
                                  const std::vector<TreeFile>& files, bool fresh) {
-  ArchiveRecord record = DescribeTree(directory, files, links);
+  ArchiveRecord record = DescribeTree(fs, directory, files, links);
   auto described = record.files.begin();
   for (const TreeFile& file : files) {
     if (file.kind != EntryKind::kFile) continue;
@@ -228,19 +216,23 @@ Result<ArchiveRecord> ReadListed(FileSystem& fs, const std::string& directory, L
 }  // namespace
 
 bool TreeFile::operator==(const TreeFile& other) const {
-  return name == other.name && kind == other.kind && info.bytes == other.info.bytes &&
-         target == other.target && facts == other.facts && device == other.device && inode == other.inode &&
-         changed_unix_nanoseconds == other.changed_unix_nanoseconds;
+  const auto identity = [](const TreeFile& f) {
+    return std::tie(f.name, f.kind, f.target, f.facts, f.info.bytes, f.info.device, f.info.inode,
+                    f.info.changed_unix_nanoseconds);
+  };
+  return identity(*this) == identity(other);
 }
 
 Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory, Links links) {
   return Lister(fs, directory, links).List();
 }
 
-ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files, Links links) {
-  ArchiveRecord record = NameTree(directory);
+ArchiveRecord DescribeTree(FileSystem& fs, const std::string& directory, const std::vector<TreeFile>& files,
+                           Links links) {
+  ArchiveRecord record = NameTree(fs, directory);
   record.tree = ArchivedTree{.followed_links = links == Links::kFollow};
-  if (const auto root = RootOf(directory); root.ok()) record.tree->entries.push_back(*root);
+  if (const Result<FileInfo> root = fs.Stat(directory); root.ok())
+    record.tree->entries.push_back({"", EntryKind::kDirectory, "", FactsOf(*root)});
   for (const TreeFile& file : files) {
     if (file.kind == EntryKind::kFile)
       record.files.push_back({.name = file.name, .bytes = file.info.bytes, .facts = file.facts});
@@ -286,7 +278,7 @@ Status CheckTreeIs(FileSystem& fs, const std::string& directory, const ArchiveRe
   const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
   // First without reading the files.
-  CAIRN_RETURN_IF_ERROR(CompareTrees(DescribeTree(directory, files, links), WithoutSums(record)));
+  CAIRN_RETURN_IF_ERROR(CompareTrees(DescribeTree(fs, directory, files, links), WithoutSums(record)));
   CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord now, ReadListed(fs, directory, links, files, /*fresh=*/true));
   return CompareTrees(now, record);
 }
@@ -294,7 +286,7 @@ Status CheckTreeIs(FileSystem& fs, const std::string& directory, const ArchiveRe
 Result<std::optional<ArchiveRecord>> FindTree(FileSystem& fs, const std::vector<ArchiveMember>& members,
                                               const std::string& directory, Links links) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
-  const ArchiveRecord listed = DescribeTree(directory, files, links);
+  const ArchiveRecord listed = DescribeTree(fs, directory, files, links);
   for (const ArchiveMember& member : members) {
     if (member.state != MemberState::kVerified || member.record->source != listed.source) continue;
     const ArchiveRecord& stored = *member.record;

@@ -30,13 +30,11 @@ enum class Links {
 // An entry of a tree, with the facts that show whether it changed.
 struct TreeFile {
   std::string name;    // path below the tree
-  FileInfo info = {};  // of a file; of others without size and times
+  FileInfo info = {};  // of the name; of what a followed link leads to. Only a file has bytes.
   EntryKind kind = EntryKind::kFile;
   std::string target = {};  // of a link
   bool leaves = false;      // a link that leads out of the tree
   EntryFacts facts = {};
-  uint64_t device = 0, inode = 0;
-  int64_t changed_unix_nanoseconds = 0;
 
   // The same entry, untouched.
   bool operator==(const TreeFile& other) const;
@@ -50,7 +48,8 @@ Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& direct
 
 // The record of a tree before its files are read: names, places and facts. Its digest then covers only names
 // and sizes, and identifies nothing.
-ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files, Links links);
+ArchiveRecord DescribeTree(FileSystem& fs, const std::string& directory, const std::vector<TreeFile>& files,
+                           Links links);
 // The record that the tree would get, without its place in a tar; every file is read. A file is not read
 // again if this process read one of the same path, inode, size and times (nanoseconds).
 Result<ArchiveRecord> DescribeTree(FileSystem& fs, const std::string& directory, Links links);

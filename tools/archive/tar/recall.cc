@@ -33,8 +33,8 @@ bool LooksLikeStub(const FileInfo& info) {
   return info.bytes >= kMinStubBytes && info.allocated_bytes < info.bytes / kStubShare;
 }
 
-bool IsStub(const std::string& path) {
-  const auto info = FileSystem::Posix().Stat(path);
+bool IsStub(FileSystem& fs, const std::string& path) {
+  const auto info = fs.Stat(path);
   return info.ok() && LooksLikeStub(*info);
 }
 
@@ -43,11 +43,11 @@ Status NeedsRecall(const std::string& path) {
       "{}: on tape, needs recall; give cairn archive --recall CMD, or --policy with [recall] commands", path);
 }
 
-Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>& paths,
+Result<std::vector<std::string>> StubsInTapeOrder(FileSystem& fs, const std::vector<std::string>& paths,
                                                   const RecallCommands& commands) {
   std::vector<std::pair<std::string, std::string>> stubs;  // place, path
   for (const std::string& path : paths) {
-    if (!IsStub(path)) continue;
+    if (!IsStub(fs, path)) continue;
     std::string place;
     if (!commands.stat.empty()) {
       CAIRN_ASSIGN_OR_RETURN(place,
@@ -63,9 +63,9 @@ Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>
   return ordered;
 }
 
-Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths,
+Result<std::vector<std::string>> TryRecall(FileSystem& fs, const std::vector<std::string>& paths,
                                            const RecallCommands& commands) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> stubs, StubsInTapeOrder(paths, commands));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> stubs, StubsInTapeOrder(fs, paths, commands));
   if (commands.recall.empty()) return stubs;
   for (size_t at = 0; at < stubs.size(); at += kBatch) {
     std::string words;
@@ -75,13 +75,14 @@ Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths
     const int result = std::system(command.c_str());
     if (!WIFEXITED(result) || WEXITSTATUS(result) != 0) return IoError("'{}' failed", command);
   }
-  std::erase_if(stubs, [](const std::string& path) { return !IsStub(path); });
+  std::erase_if(stubs, [&](const std::string& path) { return !IsStub(fs, path); });
   return stubs;
 }
 
-Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands) {
-  const auto on_tape = static_cast<size_t>(std::ranges::count_if(paths, IsStub));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> left, TryRecall(paths, commands));
+Result<size_t> Recall(FileSystem& fs, const std::vector<std::string>& paths, const RecallCommands& commands) {
+  const auto on_tape =
+      static_cast<size_t>(std::ranges::count_if(paths, [&](const auto& path) { return IsStub(fs, path); }));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> left, TryRecall(fs, paths, commands));
   if (left.empty()) return on_tape;
   if (commands.recall.empty()) return NeedsRecall(left.front());
   return IoError("{}: still on tape after the recall command", left.front());

@@ -18,23 +18,23 @@ struct RecallCommands {
 // True if a file that is not small has far fewer blocks on the disk than bytes: it is on tape. A file that a
 // crash left as a hole looks the same; only a recall that fails to bring it back shows the difference. Pure.
 bool LooksLikeStub(const FileInfo& info);
-bool IsStub(const std::string& path);  // false if there is no such file
+bool IsStub(FileSystem& fs, const std::string& path);  // false if there is no such file
 
 // "FILE: on tape, needs recall …"
 Status NeedsRecall(const std::string& path);
 
 // The files that are stubs, in the order of the tape; as given if there is no stat command. Errors: IoError
 // if the command fails.
-Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>& paths,
+Result<std::vector<std::string>> StubsInTapeOrder(FileSystem& fs, const std::vector<std::string>& paths,
                                                   const RecallCommands& commands);
 
 // Recalls all stubs among `paths`, in batches. Returns those that are still stubs; without a recall command
 // these are all of them, and none is touched. Errors: IoError if a command fails.
-Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths,
+Result<std::vector<std::string>> TryRecall(FileSystem& fs, const std::vector<std::string>& paths,
                                            const RecallCommands& commands);
 
 // The same if all are needed. Returns the number of stubs. Errors: also IoError if one is still a stub;
 // NeedsRecall's without a command.
-Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands);
+Result<size_t> Recall(FileSystem& fs, const std::vector<std::string>& paths, const RecallCommands& commands);
 
 }  // namespace cairn

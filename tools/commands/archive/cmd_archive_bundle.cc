@@ -43,7 +43,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   std::vector<std::string> paths;
   for (const BundleDraft& draft : plan.bundles)
     for (const std::string& file : draft.files) paths.push_back(store.Path(file));
-  CAIRN_RETURN_IF_ERROR(Recall(paths, policy.recall).status());
+  CAIRN_RETURN_IF_ERROR(Recall(FileSystem::Posix(), paths, policy.recall).status());
   CAIRN_ASSIGN_OR_RETURN(const auto problems,
                          MakeBundlesBy(fs, policy, /*all=*/true, PrintedBundling(options.json)));
   for (const std::string& problem : problems) PrintProblem(problem);

@@ -23,11 +23,11 @@ Result<int> RunRecall(const ArchiveRecallOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, options.recall.Commands());
   const std::vector<std::string> paths = FilesOf(store, members);
   if (options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(const auto stubs, StubsInTapeOrder(paths, commands));
+    CAIRN_ASSIGN_OR_RETURN(const auto stubs, StubsInTapeOrder(FileSystem::Posix(), paths, commands));
     for (const std::string& path : stubs) fmt::print("{}\n", path);
     return kExitDone;
   }
-  CAIRN_ASSIGN_OR_RETURN(const size_t recalled, Recall(paths, commands));
+  CAIRN_ASSIGN_OR_RETURN(const size_t recalled, Recall(FileSystem::Posix(), paths, commands));
   if (paths.size() == members.size())
     fmt::print("{} of {} members were on tape\n", recalled, members.size());
   else

@@ -33,7 +33,7 @@ Result<OpenedSource> OpenMemberStep(const MemberName& name, const ArchiveMember&
 Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,
                              const ArchiveRestoreOptions& options) {
   for (const std::string& path : FilesOf(name.store, {member}))
-    if (IsStub(path)) return NeedsRecall(path);
+    if (IsStub(name.store.fs(), path)) return NeedsRecall(path);
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenMemberStep(name, member));
   const Manifest& manifest = opened.source().manifest();
   const uint64_t bytes = manifest.bytes(), files = manifest.files.size() + 1;
@@ -49,14 +49,15 @@ Status RecallNeeded(const MemberName& name, const ArchiveMember& member,
                     const ArchiveRestoreOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, options.recall.Commands());
   if (options.tensors.empty() || !member.record || member.record->pieces.empty())
-    return Recall(FilesOf(name.store, {member}), commands).status();
+    return Recall(name.store.fs(), FilesOf(name.store, {member}), commands).status();
   const ArchiveRecord& record = *member.record;
   const TarPlace place = name.store.Place(record);
   const std::vector<std::string> first{std::string(kManifestName), std::string(kIndexName)};
-  CAIRN_RETURN_IF_ERROR(Recall(FilesWith(place, record, first), commands).status());
+  CAIRN_RETURN_IF_ERROR(Recall(name.store.fs(), FilesWith(place, record, first), commands).status());
   CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
-  return Recall(FilesWith(place, record, FilesOfTensors(step->catalog(), options.tensors)), commands)
+  return Recall(name.store.fs(), FilesWith(place, record, FilesOfTensors(step->catalog(), options.tensors)),
+                commands)
       .status();
 }
 

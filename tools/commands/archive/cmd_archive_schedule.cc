@@ -82,7 +82,7 @@ Result<int> RunSchedule(const ScheduleArguments& arguments) {
   };
   const auto note = [&](const std::string& line) { facts["notes"].push_back(line); };
   CAIRN_RETURN_IF_ERROR((arguments.install ? InstallSchedule : UninstallSchedule)(
-      scheduler, o, {arguments.dry_run, changed, note}));
+      scheduler, o, {FileSystem::Posix(), arguments.dry_run, changed, note}));
   if (arguments.json) {
     PrintJson(facts);
     return kExitDone;

@@ -94,7 +94,7 @@ Status RepairAndVerify(const Store& store, ArchiveMember& member, VerifyReport& 
 // A file that a recall did not bring back is not read: that might wait for ever.
 VerifyReport VerifyUnlessOnTape(const Store& store, const ArchiveMember& member, bool quiet) {
   for (const std::string& path : FilesOf(store, {member}))
-    if (IsStub(path))
+    if (IsStub(name.store.fs(), path))
       return {.problems = {
                   {path, 0, "",
                    "still on tape after the recall command, or lost: it has too few blocks for its bytes"}}};
@@ -125,7 +125,7 @@ Result<int> RunArchiveVerify(const VerifyOptions& options) {
   const MemberName name = SplitMemberName(FileSystem::Posix(), options.store);
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, options.recall.Commands());
   CAIRN_ASSIGN_OR_RETURN(VerifyPlan plan, PlanVerify(options, name, commands));
-  CAIRN_RETURN_IF_ERROR(TryRecall(FilesOf(name.store, plan.members), commands).status());
+  CAIRN_RETURN_IF_ERROR(TryRecall(name.store.fs(), FilesOf(name.store, plan.members), commands).status());
   Result<Ledger> ledger = Ledger::Open(name.store);  // fails for a read-only store
   int code = kExitDone;
   ordered_json list = ordered_json::array();

@@ -47,23 +47,26 @@ class RecallTest : public testing::Test {
 
 TEST_F(RecallTest, WithoutACommandRecallsNothing) {
   const std::vector<std::string> paths = {Stub("a"), Stub("b")};
-  EXPECT_EQ(*TryRecall(paths, {}), paths);
-  const auto recalled = Recall(paths, {});
+  EXPECT_EQ(*TryRecall(FileSystem::Posix(), paths, {}), paths);
+  const auto recalled = Recall(FileSystem::Posix(), paths, {});
   EXPECT_NE(recalled.status().message().find("on tape, needs recall"), std::string::npos);
   EXPECT_NE(recalled.status().kind(), StatusKind::kCorrupt);
-  EXPECT_TRUE(Recall({dir_ / "gone"}, {}).ok());
+  EXPECT_TRUE(Recall(FileSystem::Posix(), {dir_ / "gone"}, {}).ok());
 }
 
 TEST_F(RecallTest, TheCommandMustRecallAllFiles) {
   const std::vector<std::string> paths = {Stub("a"), Stub("b c")};
   const RecallCommands only_first{.stat = "",
                                   .recall = "head -c 2097152 /dev/urandom > " + (dir_ / "a") + " #"};
-  EXPECT_EQ(*TryRecall(paths, only_first), std::vector{paths[1]});
-  EXPECT_NE(Recall(paths, {.stat = "", .recall = "true"}).status().message().find("still on tape"),
+  EXPECT_EQ(*TryRecall(FileSystem::Posix(), paths, only_first), std::vector{paths[1]});
+  EXPECT_NE(Recall(FileSystem::Posix(), paths, {.stat = "", .recall = "true"})
+                .status()
+                .message()
+                .find("still on tape"),
             std::string::npos);
-  EXPECT_EQ(*Recall(paths, {.stat = "", .recall = bring_}), 1u);
-  EXPECT_FALSE(IsStub(paths[1]));
-  EXPECT_EQ(*Recall(paths, {.stat = "", .recall = bring_}), 0u);
+  EXPECT_EQ(*Recall(FileSystem::Posix(), paths, {.stat = "", .recall = bring_}), 1u);
+  EXPECT_FALSE(IsStub(FileSystem::Posix(), paths[1]));
+  EXPECT_EQ(*Recall(FileSystem::Posix(), paths, {.stat = "", .recall = bring_}), 0u);
 }
 
 }  // namespace
