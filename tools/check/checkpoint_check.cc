@@ -128,8 +128,7 @@ class Checker {
   Status CheckMember(const MemberName& name, const std::string& argument) {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
     if (member.record)
-      for (const std::string& path : FilesOf(name.store.Place(*member.record)))
-        if (IsStub(name.store.fs(), path)) return NeedsRecall(path);
+      CAIRN_RETURN_IF_ERROR(CheckOnDisk(name.store.fs(), FilesOf(name.store.Place(*member.record))));
     CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
     if (member.form != Form::kFiles) {
       CheckNative(*view, view->root());

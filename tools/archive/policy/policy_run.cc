@@ -176,8 +176,7 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
     if (!delete_source) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({store_, tar}));
     const std::vector<std::string> files = FilesOf(store_.Place(record));
-    on_tape = policy_.recall.recall.empty() &&
-              std::ranges::any_of(files, [&](const auto& file) { return IsStub(store_.fs(), file); });
+    on_tape = policy_.recall.recall.empty() && !CheckOnDisk(store_.fs(), files).ok();
     return on_tape ? OkStatus() : Recall(store_.fs(), files, policy_.recall).status();
   };
   const auto outcome = ArchiveWithinQuota(team, entry,

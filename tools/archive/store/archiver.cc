@@ -132,8 +132,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   const bool deletes = request.delete_source && outcome.kept.ok();
   if (!there || deletes) {
     // An old copy is proven again before its source is removed. A copy on tape is not read for that.
-    for (const std::string& file : there ? FilesOf(store.Place(outcome.record)) : std::vector<std::string>())
-      if (IsStub(store.fs(), file)) return NeedsRecall(file);
+    if (there) CAIRN_RETURN_IF_ERROR(CheckOnDisk(store.fs(), FilesOf(store.Place(outcome.record))));
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
                            there ? ProveMember(store, outcome.record, progress)
                                  : StoreOpened(store, request, opened, options, progress));

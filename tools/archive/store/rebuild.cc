@@ -48,7 +48,7 @@ bool NeedsSidecar(const ArchiveMember& member) {
 Result<std::vector<std::string>> RebuildSidecar(const Store& store, const ArchiveMember& member) {
   using Lines = std::vector<std::string>;
   const std::string file = store.Path(member.file()), sidecar = store.Sidecar(member.file());
-  if (IsStub(store.fs(), file)) return Lines{NeedsRecall(file).message()};
+  if (const Status here = CheckOnDisk(store.fs(), {file}); !here.ok()) return Lines{here.message()};
   if (!member.record && store.fs().Stat(sidecar).ok())
     CAIRN_RETURN_IF_ERROR(store.fs().Rename(sidecar, sidecar + ".damaged"));
   if (ParseBundleName(member.file())) {

@@ -38,9 +38,13 @@ bool IsStub(FileSystem& fs, const std::string& path) {
   return info.ok() && LooksLikeStub(*info);
 }
 
-Status NeedsRecall(const std::string& path) {
-  return IoError(
-      "{}: on tape, needs recall; give cairn archive --recall CMD, or --policy with [recall] commands", path);
+Status CheckOnDisk(FileSystem& fs, const std::vector<std::string>& paths) {
+  for (const std::string& path : paths)
+    if (IsStub(fs, path))
+      return IoError(
+          "{}: on tape, needs recall; give cairn archive --recall CMD, or --policy with [recall] commands",
+          path);
+  return OkStatus();
 }
 
 Result<std::vector<std::string>> StubsInTapeOrder(FileSystem& fs, const std::vector<std::string>& paths,
@@ -84,7 +88,7 @@ Result<size_t> Recall(FileSystem& fs, const std::vector<std::string>& paths, con
       static_cast<size_t>(std::ranges::count_if(paths, [&](const auto& path) { return IsStub(fs, path); }));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> left, TryRecall(fs, paths, commands));
   if (left.empty()) return on_tape;
-  if (commands.recall.empty()) return NeedsRecall(left.front());
+  if (commands.recall.empty()) return CheckOnDisk(fs, left);
   return IoError("{}: still on tape after the recall command", left.front());
 }
 

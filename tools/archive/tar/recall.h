@@ -20,8 +20,8 @@ struct RecallCommands {
 bool LooksLikeStub(const FileInfo& info);
 bool IsStub(FileSystem& fs, const std::string& path);  // false if there is no such file
 
-// "FILE: on tape, needs recall …"
-Status NeedsRecall(const std::string& path);
+// Errors: "FILE: on tape, needs recall …" of the first stub.
+Status CheckOnDisk(FileSystem& fs, const std::vector<std::string>& paths);
 
 // The files that are stubs, in the order of the tape; as given if there is no stat command. Errors: IoError
 // if the command fails.
@@ -34,7 +34,7 @@ Result<std::vector<std::string>> TryRecall(FileSystem& fs, const std::vector<std
                                            const RecallCommands& commands);
 
 // The same if all are needed. Returns the number of stubs. Errors: also IoError if one is still a stub;
-// NeedsRecall's without a command.
+// those of CheckOnDisk without a command.
 Result<size_t> Recall(FileSystem& fs, const std::vector<std::string>& paths, const RecallCommands& commands);
 
 }  // namespace cairn

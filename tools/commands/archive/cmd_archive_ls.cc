@@ -90,7 +90,7 @@ Result<int> RunArchiveLs(const LsOptions& options) {
     const ArchiveMember& m = entry.member;
     const std::string state = StateText(store.fs(), entry);
     const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
-    const bool on_tape = std::ranges::any_of(FilesOf(store, {m}), IsStub);
+    const bool on_tape = !CheckOnDisk(store.fs(), FilesOf(store, {m})).ok();
     list.push_back(ToJson(entry, state, on_tape));
     const bool is_earlier = earlier.contains(m.tar);
     if (is_earlier) list.back()["earlier_save"] = true;

@@ -32,8 +32,7 @@ Result<OpenedSource> OpenMemberStep(const MemberName& name, const ArchiveMember&
 
 Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,
                              const ArchiveRestoreOptions& options) {
-  for (const std::string& path : FilesOf(name.store, {member}))
-    if (IsStub(name.store.fs(), path)) return NeedsRecall(path);
+  CAIRN_RETURN_IF_ERROR(CheckOnDisk(name.store.fs(), FilesOf(name.store, {member})));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenMemberStep(name, member));
   const Manifest& manifest = opened.source().manifest();
   const uint64_t bytes = manifest.bytes(), files = manifest.files.size() + 1;

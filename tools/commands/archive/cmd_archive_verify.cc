@@ -71,7 +71,7 @@ Result<VerifyPlan> PlanVerify(const VerifyOptions& options, const MemberName& na
   CAIRN_ASSIGN_OR_RETURN(plan.members, ChosenMembers(name));
   if (commands.recall.empty()) {
     const auto taped = std::ranges::stable_partition(plan.members, [&](const ArchiveMember& member) {
-      return std::ranges::none_of(FilesOf(name.store, {member}), IsStub);
+      return CheckOnDisk(name.store.fs(), FilesOf(name.store, {member})).ok();
     });
     plan.on_tape.assign(taped.begin(), taped.end());
     plan.members.erase(taped.begin(), taped.end());
@@ -94,7 +94,7 @@ Status RepairAndVerify(const Store& store, ArchiveMember& member, VerifyReport& 
 // A file that a recall did not bring back is not read: that might wait for ever.
 VerifyReport VerifyUnlessOnTape(const Store& store, const ArchiveMember& member, bool quiet) {
   for (const std::string& path : FilesOf(store, {member}))
-    if (IsStub(name.store.fs(), path))
+    if (IsStub(store.fs(), path))
       return {.problems = {
                   {path, 0, "",
                    "still on tape after the recall command, or lost: it has too few blocks for its bytes"}}};
