@@ -43,7 +43,8 @@ Result<CodecSpeed> MeasureTensors(StepReader& step, const std::vector<uint32_t>&
 }  // namespace
 
 Result<CodecBench> MeasureCheckpointCodec(const BenchOptions& options, const std::string& checkpoint) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(checkpoint, {.format = "native"}));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
+                         OpenAnyCkpt(FileSystem::Posix(), checkpoint, {.format = "native"}));
   CodecBench bench;
   const auto tensors = TensorsByClass(opened.step.reader->catalog());
   for (const auto& [name, indices] : tensors) bench.classes.push_back({name});

@@ -137,7 +137,8 @@ Status MeasureOnce(const std::string& what, const std::string& path, uint64_t by
 
 // Until the end of stdin. Errors: the first measurement's to fail.
 Status Serve(const std::string& checkpoint, const std::string& memory_file) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(checkpoint, {.format = "native"}));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
+                         OpenAnyCkpt(FileSystem::Posix(), checkpoint, {.format = "native"}));
   BenchState state = StateLike(*opened.step.reader);
   CAIRN_ASSIGN_OR_RETURN(state.memory, MapShared(memory_file, state.memory_bytes));
   for (uint32_t i = 0; i < state.tensors.size(); ++i)

@@ -110,8 +110,10 @@ std::string WhyUnhealthyAt(FileSystem& fs, const std::string& directory) {
 
 class Checker {
  public:
-  Checker(const CheckpointChecks& asked, const std::function<void(const CheckpointReport&)>& checked)
-      : asked_(asked),
+  Checker(FileSystem& fs, const CheckpointChecks& asked,
+          const std::function<void(const CheckpointReport&)>& checked)
+      : fs_(fs),
+        asked_(asked),
         checks_{.structure = asked.structure,
                 .hash = asked.hash || asked.sample,
                 .values = asked.values,
@@ -140,19 +142,19 @@ class Checker {
   }
 
   // A checkpoint of any system, outside of archives. `of_run`: one of several.
-  Status CheckAny(FileSystem& fs, Place place, bool of_run) {
+  Status CheckAny(Place place, bool of_run) {
     const std::string path = place.path;
-    if (of_run && !HasSeal(fs, path)) notes_.push_back(path + " has no seal");
-    if (HasSeal(fs, path)) {
-      if (!asked_.values || asked_.structure || asked_.hash) CAIRN_RETURN_IF_ERROR(CheckSealed(fs, path));
+    if (of_run && !HasSeal(fs_, path)) notes_.push_back(path + " has no seal");
+    if (HasSeal(fs_, path)) {
+      if (!asked_.values || asked_.structure || asked_.hash) CAIRN_RETURN_IF_ERROR(CheckSealed(fs_, path));
       return asked_.values ? CheckForeign(path) : OkStatus();
     }
-    place.path = IterationSavedByCairn(fs, path);
-    if ((place.path == path && IsForeign(fs, place)) || !asked_.open.format.empty() ||
+    place.path = IterationSavedByCairn(fs_, path);
+    if ((place.path == path && IsForeign(fs_, place)) || !asked_.open.format.empty() ||
         !asked_.open.config.empty())
       return CheckForeign(path);
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps, StepsToCheck(fs, place, asked_.all));
-    for (const std::string& step : steps) CheckNative(fs, step);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps, StepsToCheck(fs_, place, asked_.all));
+    for (const std::string& step : steps) CheckNative(fs_, step);
     return OkStatus();
   }
 
@@ -160,7 +162,7 @@ class Checker {
   void CheckNative(FileSystem& fs, const std::string& directory) {
     const Result<Manifest> manifest = ReadManifest(fs, directory);
     std::vector<CheckedFile> files;
-    if (manifest.ok()) files = LookAtFiles(directory, *manifest);
+    if (manifest.ok()) files = LookAtFiles(fs, directory, *manifest);
     const uint64_t bytes = manifest.ok() ? manifest->bytes() * (checks_.hash + checks_.values) : 0;
     std::optional<Progress> progress(std::in_place, "verifying", bytes, asked_.show_progress);
     StepReport step = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress->Update(done); });
@@ -212,7 +214,7 @@ class Checker {
     }
     // A check that passed today may be weaker than one that failed before.
     const bool passed = std::ranges::all_of(checks, [](const Check& check) { return check.problems == 0; });
-    const Standing standing = StandingOf(*record, LookAtFiles(report.checkpoint, manifest));
+    const Standing standing = StandingOf(*record, LookAtFiles(fs, report.checkpoint, manifest));
     if (passed && standing.trust == Trust::kDamaged)
       report.notes.push_back(
           fmt::format("{} still counts as damaged: {}; only an equally strong check can settle that",
@@ -255,7 +257,7 @@ class Checker {
   // in its files, if any.
   Status CheckForeign(const std::string& path) {
     CAIRN_RETURN_IF_ERROR(RefuseSample(path));
-    const Result<OpenedSource> opened = OpenAnyCkpt(path, asked_.open);
+    const Result<OpenedSource> opened = OpenAnyCkpt(fs_, path, asked_.open);
     if (!opened.ok() && TellWithoutWeights(path)) return OkStatus();
     if (!opened.ok()) return TellBroken(path, path, opened.status(), "structure");
     FileSystem& fs = opened->fs();
@@ -306,20 +308,18 @@ class Checker {
   // second model.
   void CheckRestOfStep(const std::string& path, std::vector<Problem>& problems) const {
     if (FitsAnyGlob("optimizer", asked_.open.allow)) return;
-    FileSystem& fs = FileSystem::Posix();
-    const auto files = ListStepFiles(fs, path);
-    if (!files.ok() || !IsForeignStep(fs, path)) return;
-    std::ranges::move(CheckStepFiles(fs, path, *files).problems, std::back_inserter(problems));
+    const auto files = ListStepFiles(fs_, path);
+    if (!files.ok() || !IsForeignStep(fs_, path)) return;
+    std::ranges::move(CheckStepFiles(fs_, path, *files).problems, std::back_inserter(problems));
   }
 
   // A file of torch.save that is not a model, but a schedule or random states: its pickle was read, and its
   // records have checksums. False if it is another file.
   bool TellWithoutWeights(const std::string& path) {
-    FileSystem& fs = FileSystem::Posix();
     const std::string directory = ParentDir(path), name(LastName(path));
-    if (!IsWithoutWeights(fs, path)) return false;
-    const FileSums sums = FindZips(fs, directory, {name});
-    Tell({CheckFileSums(fs, directory, sums), path,
+    if (!IsWithoutWeights(fs_, path)) return false;
+    const FileSums sums = FindZips(fs_, directory, {name});
+    Tell({CheckFileSums(fs_, directory, sums), path,
           fmt::format("the pickle of a file without weights{}",
                       sums.empty() ? "" : ", every byte by its checksum")});
     return true;
@@ -335,7 +335,7 @@ class Checker {
   Status TellBroken(const std::string& checkpoint, const std::string& file, const Status& why,
                     const std::string& what) {
     const bool broken = why.kind() == StatusKind::kCorrupt ||
-                        (why.kind() == StatusKind::kNotFound && FileSystem::Posix().Stat(checkpoint).ok());
+                        (why.kind() == StatusKind::kNotFound && fs_.Stat(checkpoint).ok());
     if (!broken) return why;
     Tell({{.problems = {{file, 0, "", why.message()}}}, checkpoint, what});
     return OkStatus();
@@ -347,6 +347,7 @@ class Checker {
     checked_(report);
   }
 
+  FileSystem& fs_;  // outside of archives
   const CheckpointChecks& asked_;
   CheckOptions checks_;
   const std::function<void(const CheckpointReport&)>& checked_;
@@ -356,10 +357,9 @@ class Checker {
 
 }  // namespace
 
-Status CheckCheckpoints(const std::string& argument, const CheckpointChecks& checks,
+Status CheckCheckpoints(FileSystem& fs, const std::string& argument, const CheckpointChecks& checks,
                         const std::function<void(const CheckpointReport&)>& checked) {
-  FileSystem& fs = FileSystem::Posix();
-  Checker checker(checks, checked);
+  Checker checker(fs, checks, checked);
   const MemberName name = SplitMemberName(fs, argument);
   if (!name.selector.empty()) return checker.CheckMember(name, argument);
   CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
@@ -367,7 +367,7 @@ Status CheckCheckpoints(const std::string& argument, const CheckpointChecks& che
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Place> checkpoints, CheckpointsAt(fs, place, checks.all, notes));
   checker.Note(std::move(notes));
   for (const Place& one : checkpoints)
-    CAIRN_RETURN_IF_ERROR(checker.CheckAny(fs, one, checks.all && one.path != place.path));
+    CAIRN_RETURN_IF_ERROR(checker.CheckAny(one, checks.all && one.path != place.path));
   return OkStatus();
 }
 

@@ -43,7 +43,7 @@ struct CheckpointReport : VerifyReport {
 // checks of those after it. Errors: NotFound if there is nothing to check; NotSupported for a check that is
 // not possible (a sample of another system's checkpoint, bytes of files without checksums); IoError for a
 // member on tape.
-Status CheckCheckpoints(const std::string& argument, const CheckpointChecks& checks,
+Status CheckCheckpoints(FileSystem& fs, const std::string& argument, const CheckpointChecks& checks,
                         const std::function<void(const CheckpointReport&)>& checked);
 
 }  // namespace cairn

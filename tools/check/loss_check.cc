@@ -103,8 +103,10 @@ std::string ReasonOf(std::string said) {
 
 class LossRun {
  public:
-  LossRun(const LossOptions& options, LossBatches batches, std::string trainer, const ScratchDir& scratch)
-      : options_(options),
+  LossRun(FileSystem& fs, const LossOptions& options, LossBatches batches, std::string trainer,
+          const ScratchDir& scratch)
+      : fs_(fs),
+        options_(options),
         batches_(std::move(batches)),
         trainer_(std::move(trainer)),
         scratch_(scratch.path()) {}
@@ -132,11 +134,11 @@ class LossRun {
                              .command = "cairn verify --loss"};
     CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(opened.source(), strip));
     CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
-    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), run_dir, cost.file_bytes)
-                              .WithContext("the temporary copy (TMPDIR says where)"));
+    CAIRN_RETURN_IF_ERROR(
+        CheckFreeSpace(fs_, run_dir, cost.file_bytes).WithContext("the temporary copy (TMPDIR says where)"));
     Progress progress("reading weights", cost.moved_bytes, options_.show_progress);
     transfer.progress = [&](uint64_t done) { progress.Update(done); };
-    CAIRN_ASSIGN_OR_RETURN(const TransferResult result, transfer.Run(FileSystem::Posix(), run_dir));
+    CAIRN_ASSIGN_OR_RETURN(const TransferResult result, transfer.Run(fs_, run_dir));
     return result.path;
   }
 
@@ -159,6 +161,7 @@ class LossRun {
     return losses;
   }
 
+  FileSystem& fs_;
   const LossOptions& options_;
   const LossBatches batches_;
   const std::string trainer_;
@@ -193,8 +196,7 @@ Status FitToModels(const Model& a, const Model& b, int64_t asked, LossBatches& b
   return OkStatus();
 }
 
-Result<std::string> DatasetOf(const LossBatches& batches, const std::string& scratch) {
-  FileSystem& fs = FileSystem::Posix();
+Result<std::string> DatasetOf(FileSystem& fs, const LossBatches& batches, const std::string& scratch) {
   const bool made_up = batches.source == kMock;
   if (!made_up && fs.Stat(batches.source + ".idx").ok()) return batches.source;
   if (!made_up && !batches.source.ends_with(".txt"))
@@ -227,19 +229,19 @@ LossComparison Compare(Losses a, Losses b, int64_t seq_length, double tolerance)
   return comparison;
 }
 
-Result<LossComparison> CompareLosses(const LossOptions& options) {
+Result<LossComparison> CompareLosses(FileSystem& fs, const LossOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(LossBatches batches, ParseLossBatches(options.batches));
   CAIRN_ASSIGN_OR_RETURN(const std::string trainer, FindTrainer());
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenWeights(options.a, options.open));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenWeights(options.b, options.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenWeights(fs, options.a, options.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenWeights(fs, options.b, options.open));
   for (const OpenedSource* opened : {&a, &b})
     if (IntOf(Model(opened->source().manifest().model).vocab_size) < 1)
       return NotSupported("{}: it does not say of which model its weights are", opened->source().name());
   CAIRN_RETURN_IF_ERROR(
       FitToModels(a.source().manifest().model, b.source().manifest().model, options.seq_length, batches));
   CAIRN_ASSIGN_OR_RETURN(const ScratchDir scratch, ScratchDir::Make());
-  CAIRN_ASSIGN_OR_RETURN(const std::string prefix, DatasetOf(batches, scratch.path()));
-  LossRun run(options, batches, trainer, scratch);
+  CAIRN_ASSIGN_OR_RETURN(const std::string prefix, DatasetOf(fs, batches, scratch.path()));
+  LossRun run(fs, options, batches, trainer, scratch);
   CAIRN_ASSIGN_OR_RETURN(Losses of_a, run.Evaluate(a, prefix));
   CAIRN_ASSIGN_OR_RETURN(Losses of_b, run.Evaluate(b, prefix));
   return Compare(std::move(of_a), std::move(of_b), batches.seq_length, options.tolerance);

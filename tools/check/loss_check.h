@@ -38,7 +38,7 @@ Status FitToModels(const Model& a, const Model& b, int64_t asked, LossBatches& b
 // The prefix of an indexed dataset with the tokens: the one that was given, or one that is made in `scratch`,
 // of made-up tokens (the same each time) or of a file with a document a line. Errors: NotFound;
 // InvalidArgument naming the line that is not of token ids.
-Result<std::string> DatasetOf(const LossBatches& batches, const std::string& scratch);
+Result<std::string> DatasetOf(FileSystem& fs, const LossBatches& batches, const std::string& scratch);
 
 struct LossOptions {
   std::string a, b;
@@ -68,6 +68,6 @@ struct LossComparison {
 LossComparison Compare(Losses a, Losses b, int64_t seq_length, double tolerance);
 
 // Evaluates both checkpoints. Errors: those of the checkpoints, the data and the trainer.
-Result<LossComparison> CompareLosses(const LossOptions& options);
+Result<LossComparison> CompareLosses(FileSystem& fs, const LossOptions& options);
 
 }  // namespace cairn

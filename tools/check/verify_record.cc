@@ -159,11 +159,11 @@ ordered_json ToJson(const Check& check) {
           {"problems", check.problems},  {"first_problems", check.first_problems}};
 }
 
-std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Manifest& manifest) {
+std::vector<CheckedFile> LookAtFiles(FileSystem& fs, const std::string& step_directory,
+                                     const Manifest& manifest) {
   std::vector<CheckedFile> files;
   for (const ManifestFile& file : manifest.files) {
-    const auto info =
-        FileSystem::Posix().Stat(JoinPath(manifest.DirectoryOf(step_directory, file.name), file.name));
+    const auto info = fs.Stat(JoinPath(manifest.DirectoryOf(step_directory, file.name), file.name));
     if (info.ok())
       files.push_back({file.name, info->bytes, info->modified_unix_nanoseconds,
                        info->changed_unix_nanoseconds, info->inode});

@@ -162,8 +162,8 @@ std::map<std::string, std::string> ValuesOf(const StateNames& names) {
 
 Result<int> RunDiff(const DiffArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(DiffOptions options, OptionsOf(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenAnyCkpt(arguments.a, arguments.open));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenAnyCkpt(arguments.b, arguments.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenAnyCkpt(FileSystem::Posix(), arguments.a, arguments.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenAnyCkpt(FileSystem::Posix(), arguments.b, arguments.open));
   CAIRN_ASSIGN_OR_RETURN(const StateNames names_a, StateNames::Of(a.source()));
   CAIRN_ASSIGN_OR_RETURN(const StateNames names_b, StateNames::Of(b.source()));
   options.name_a = [&](const TensorEntry& tensor) { return names_a.Of(tensor); };

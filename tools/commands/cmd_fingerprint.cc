@@ -20,7 +20,8 @@ struct FingerprintOptions {
 };
 
 Result<int> RunFingerprint(const FingerprintOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(options.checkpoint, options.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
+                         OpenAnyCkpt(FileSystem::Posix(), options.checkpoint, options.open));
   Result<Fingerprints> result = [&] {
     Progress progress("reading", opened.source().catalog().bytes(), !options.json);
     return FingerprintOf(opened.source(), options.max_memory,

@@ -236,7 +236,8 @@ Result<int> RunInspectFile(const InspectOptions& options) {
 Result<int> RunInspect(const InspectOptions& options) {
   if (!options.stats && TorchFile::Matches(FileSystem::Posix(), options.checkpoint))
     return RunInspectFile(options);
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(options.checkpoint, options.open));
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
+                         OpenAnyCkpt(FileSystem::Posix(), options.checkpoint, options.open));
   CAIRN_ASSIGN_OR_RETURN(StateNames names, StateNames::Of(opened.source()));
   CAIRN_RETURN_IF_ERROR(Inspector(options, std::move(opened), std::move(names)).Run());
   return kExitDone;

@@ -74,7 +74,7 @@ Result<int> RunChecks(const VerifyOptions& options) {
                       "--allow unchecked accepts that, cairn seal --again --allow unchecked {} for good",
                       report.checkpoint, fmt::join(report.unchecked, "; "), report.checkpoint));
   };
-  CAIRN_RETURN_IF_ERROR(CheckCheckpoints(options.checkpoint, checks, print));
+  CAIRN_RETURN_IF_ERROR(CheckCheckpoints(FileSystem::Posix(), options.checkpoint, checks, print));
   if (options.json) PrintJson(list);
   return code;
 }
@@ -117,7 +117,7 @@ Result<int> RunLoss(const VerifyOptions& options) {
   loss.a = options.checkpoint;
   loss.open = checks.open;
   loss.show_progress = !options.json;
-  CAIRN_ASSIGN_OR_RETURN(const LossComparison found, CompareLosses(loss));
+  CAIRN_ASSIGN_OR_RETURN(const LossComparison found, CompareLosses(FileSystem::Posix(), loss));
   if (options.json)
     PrintJson({{"a", ToJson(found.a)},
                {"b", ToJson(found.b)},

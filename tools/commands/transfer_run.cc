@@ -75,8 +75,9 @@ void AddTransferFlags(CLI::App& verb, TransferFlags& flags, const std::string& s
 Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::optional<Dtype> cast) {
   OpenOptions open = flags.open;
   if (cast) open.dequantized = Dtype::kF32;  // which is rounded once
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
-                         weights ? OpenWeights(flags.source, open, cast) : OpenAnyCkpt(flags.source, open));
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, weights
+                                                  ? OpenWeights(FileSystem::Posix(), flags.source, open, cast)
+                                                  : OpenAnyCkpt(FileSystem::Posix(), flags.source, open));
   CAIRN_RETURN_IF_ERROR(CheckExperts(opened.source(), flags.open.allow));
   if (ReaderOptions used{open, {}}; !opened.system)  // a reader of another checked it
     CAIRN_RETURN_IF_ERROR(weights ? CheckParameters(opened.source(), used)

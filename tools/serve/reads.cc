@@ -58,7 +58,8 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(OpenOptions options,
                          ParseSourceOptions(request.value("options", nlohmann::json::object())));
   options.skip_types = true;
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(request.at("path").get<std::string>(), options));
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
+                         OpenAnyCkpt(fs_, request.at("path").get<std::string>(), options));
   CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(const StateNames names, StateNames::Of(source));
   const ReadStateDict& read = names.state_dict();

@@ -20,7 +20,7 @@ namespace cairn {
 class Reads {
  public:
   // Reports to `origins` which tensors of which steps were read.
-  explicit Reads(Origins& origins) : origins_(origins) {}
+  Reads(FileSystem& fs, Origins& origins) : fs_(fs), origins_(origins) {}
 
   // {"path", "options"?}: a step, a run (its newest step that opens), or any format of another system;
   // options as in ParseSourceOptions. Returns the reply: its contents, with pickles in the tail. Errors:
@@ -50,6 +50,7 @@ class Reads {
   Result<std::shared_ptr<Opened>> At(const nlohmann::json& request);
   Result<std::shared_ptr<SharedMemory>> WindowAt(const nlohmann::json& request);
 
+  FileSystem& fs_;
   Origins& origins_;
   std::mutex mutex_;                                   // of all below
   std::map<int64_t, std::shared_ptr<Opened>> opened_;  // by handle; a read that runs holds what it uses

@@ -297,7 +297,7 @@ class Server {
   std::atomic<bool> trainer_ended_ = false;
   Origins origins_;
   HeldRuns runs_;  // used by the thread that saves
-  Reads served_{origins_};
+  Reads served_{fs_, origins_};
   WorkerPool saves_{1};
   WorkerPool reads_{kReads};  // last: threads end before what they use
 };

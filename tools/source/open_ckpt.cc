@@ -54,7 +54,7 @@ Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument, No
     return NotSupported(
         "{}: files of another system; make a step of them with cairn convert {} DST --to native", member.path,
         argument);
-  OpenedStep opened{.view = std::move(member.view), .reader = nullptr};
+  OpenedStep opened{.view = std::move(member.view)};
   CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(*opened.view, member.path, PassOver(notes)));
   return opened;
 }
@@ -114,7 +114,7 @@ Result<std::string> StepToRead(FileSystem& fs, const Place& run, Notes& notes) {
 
 // A step of Cairn, or the newest good one of a run.
 Result<OpenedStep> OpenNative(FileSystem& fs, const std::string& path, Notes& notes) {
-  OpenedStep opened;
+  OpenedStep opened{.outside = &fs};
   CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, IterationSavedByCairn(fs, path), PassOver(notes)));
   return opened;
 }
@@ -133,14 +133,14 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
   return opened;
 }
 
-Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions& options, Notes& notes) {
-  FileSystem& fs = FileSystem::Posix();
+Result<OpenedSource> OpenBySelector(FileSystem& fs, const std::string& given, const OpenOptions& options,
+                                    Notes& notes) {
   const MemberName name = SplitMemberName(fs, given);
   if (!name.selector.empty()) return OpenArchived(name, given, options, notes);
   CAIRN_ASSIGN_OR_RETURN(Place place, Locate(fs, given));
   // The tracker of a run may lead to an iteration that cairn.megatron saved.
   const bool native = place.native() || IterationSavedByCairn(fs, place.path) != place.path;
-  OpenedSource opened;
+  OpenedSource opened{.step = {.outside = &fs}};
   if (options.format.empty() ? native : options.format == "native") {
     CAIRN_ASSIGN_OR_RETURN(opened.step, OpenNative(fs, place.path, notes));
     return opened;
@@ -159,8 +159,9 @@ void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
   if (!history.empty()) step.Redescribe(std::move(model), history);
 }
 
-Result<OpenedSource> OpenAny(const std::string& argument, const OpenOptions& options, Notes& notes) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(argument, options, notes));
+Result<OpenedSource> OpenAny(FileSystem& fs, const std::string& argument, const OpenOptions& options,
+                             Notes& notes) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(fs, argument, options, notes));
   if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
   if (const Manifest& manifest = opened.source().manifest(); manifest.model.contains("architecture")) {
@@ -171,7 +172,7 @@ Result<OpenedSource> OpenAny(const std::string& argument, const OpenOptions& opt
   }
   std::unique_ptr<CheckpointSource> source = std::move(opened.foreign);
   if (!source) source = std::move(opened.step.reader);
-  CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(FileSystem::Posix(), std::move(source), options));
+  CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(fs, std::move(source), options));
   return opened;
 }
 
@@ -195,17 +196,17 @@ std::vector<std::string> OpenedSource::LeftBehind() const {
   return log->Unread(path);
 }
 
-Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
+Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument, const OpenOptions& options) {
   Notes notes;
-  auto opened = OpenAny(argument, options, notes);
+  auto opened = OpenAny(fs, argument, options, notes);
   Tell(options, notes);
   return opened;
 }
 
-Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
+Result<OpenedSource> OpenWeights(FileSystem& fs, const std::string& argument, const OpenOptions& options,
                                  std::optional<Dtype> cast) {
   Notes notes, of_weights;
-  Result<OpenedSource> opened = OpenAny(argument, options, notes);
+  Result<OpenedSource> opened = OpenAny(fs, argument, options, notes);
   const StatusKind kind = opened.status().kind();
   const bool not_read = kind == StatusKind::kNotSupported || kind == StatusKind::kInvalidArgument;
   if (opened.ok() || !not_read) {  // nor with a file that is missing or damaged
@@ -214,7 +215,7 @@ Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions&
   }
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
-  Result<OpenedSource> weights = OpenAny(argument, without, of_weights);
+  Result<OpenedSource> weights = OpenAny(fs, argument, without, of_weights);
   Tell(options, weights.ok() ? of_weights : notes);
   if (!weights.ok()) return opened;
   if (cast && LacksMasters(*weights, *cast))

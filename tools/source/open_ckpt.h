@@ -14,10 +14,11 @@ namespace cairn {
 
 // A step and the file system it is read through. Movable; `fs` outlives `reader`.
 struct OpenedStep {
-  std::unique_ptr<FileSystem> view;  // of an archived step; null: the real one
+  FileSystem* outside = nullptr;     // that the argument was looked for in
+  std::unique_ptr<FileSystem> view;  // of an archived step; null: it lies outside
   std::unique_ptr<StepReader> reader;
 
-  FileSystem& fs() const { return view ? *view : FileSystem::Posix(); }
+  FileSystem& fs() const { return view ? *view : *outside; }
 };
 
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
@@ -38,13 +39,14 @@ struct OpenedSource {
 // Steps that do not open are skipped, with a note; with the format "native" no other is taken.
 // `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 // Errors: NotFound, Corrupt, NotSupported naming the path.
-Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
+Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument,
+                                 const OpenOptions& options = {});
 
 // The same for a result without an optimizer: if the optimizer's state has a form that is not read, the
 // source is read without it, and a note says why. A file of it that is missing or damaged is an error all the
 // same. If `cast` is another type than that of 16-bit weights, their masters are what is published: then the
 // optimizer's state is left behind only if `options` allow it.
-Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
+Result<OpenedSource> OpenWeights(FileSystem& fs, const std::string& argument, const OpenOptions& options,
                                  std::optional<Dtype> cast = {});
 
 }  // namespace cairn

@@ -48,27 +48,31 @@ TEST(LossBatchesTest, FitsToTheSmallerModel) {
 TEST(LossBatchesTest, MakesADatasetOfTokenIds) {
   const TempDir dir, other;
   std::ofstream(dir / "ids.txt") << "1 2,3\n\n 40\r\n";
-  const auto prefix = DatasetOf({.source = dir / "ids.txt"}, dir.path());
+  const auto prefix = DatasetOf(FileSystem::Posix(), {.source = dir / "ids.txt"}, dir.path());
   ASSERT_TRUE(prefix.ok()) << prefix.status().message();
   EXPECT_EQ(DocumentsOf(*prefix), (std::vector<std::vector<int32_t>>{{1, 2, 3}, {40}}));
-  EXPECT_EQ(*DatasetOf({.source = *prefix}, other.path()), *prefix);  // it is one already
+  EXPECT_EQ(*DatasetOf(FileSystem::Posix(), {.source = *prefix}, other.path()),
+            *prefix);  // it is one already
   std::ofstream(dir / "text.txt") << "1 2\n3 four\n";
-  EXPECT_NE(
-      DatasetOf({.source = dir / "text.txt"}, other.path()).status().message().find("text.txt:2: 'four'"),
-      std::string::npos);
-  EXPECT_EQ(DatasetOf({.source = dir / "none"}, other.path()).status().kind(), StatusKind::kNotFound);
+  EXPECT_NE(DatasetOf(FileSystem::Posix(), {.source = dir / "text.txt"}, other.path())
+                .status()
+                .message()
+                .find("text.txt:2: 'four'"),
+            std::string::npos);
+  EXPECT_EQ(DatasetOf(FileSystem::Posix(), {.source = dir / "none"}, other.path()).status().kind(),
+            StatusKind::kNotFound);
 }
 
 TEST(LossBatchesTest, MakesTheSameTokensEachTime) {
   const TempDir a, b;
   const LossBatches batches{.source = "mock", .count = 3, .seq_length = 16, .vocabulary = 50};
-  const auto tokens = DocumentsOf(DatasetOf(batches, a.path()).value());
+  const auto tokens = DocumentsOf(DatasetOf(FileSystem::Posix(), batches, a.path()).value());
   ASSERT_EQ(tokens.size(), 3u);
   for (const auto& document : tokens) {
     EXPECT_EQ(document.size(), 17u);
     for (const int32_t token : document) EXPECT_TRUE(token >= 0 && token < 50) << token;
   }
-  EXPECT_EQ(DocumentsOf(DatasetOf(batches, b.path()).value()), tokens);
+  EXPECT_EQ(DocumentsOf(DatasetOf(FileSystem::Posix(), batches, b.path()).value()), tokens);
 }
 
 TEST(LossCheckTest, ComparesWithinTheTolerance) {

@@ -17,7 +17,6 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/plain_path.h"
 #include "ckpt/run/health.h"
-#include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -30,8 +29,9 @@ constexpr int kTreeVersion = 4;    // of a tree with modes, links and directorie
 constexpr int kClaimsVersion = 5;  // with claims or a health, which older programs would lose
 constexpr int kBranchVersion =
     6;  // with branches by their first steps, which decide which step is the newest
-constexpr int kEscapedVersion = 7;  // of a step whose source is not UTF-8, and so escaped
-constexpr int kDescentVersion = 8;  // with branches by what the step descends from; its source is escaped
+constexpr int kEscapedVersion = 7;      // of a step whose source is not UTF-8, and so escaped
+constexpr int kDescentVersion = 8;      // with branches by what the step descends from; its source is escaped
+constexpr size_t kMaxPieces = 1 << 20;  // as many as entries
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
 
@@ -300,6 +300,23 @@ std::optional<TarNameParts> ParseTarName(std::string_view name) {
   if (!step) return std::nullopt;
   parts.run = name.substr(0, step_at);
   parts.step = *step;
+  return parts;
+}
+
+std::string TarPieceName(std::string_view tar, size_t number) {
+  if (number == 1) return std::string(tar);
+  const bool partial = tar.ends_with(kPartialSuffix);
+  if (partial) tar.remove_suffix(kPartialSuffix.size());
+  return fmt::format("{}.{}{}", tar, number, partial ? kPartialSuffix : "");
+}
+
+std::optional<TarPieceParts> ParseTarPieceName(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos || !ParseTarName(name.substr(0, dot))) return std::nullopt;
+  TarPieceParts parts{.tar = std::string(name.substr(0, dot))};
+  std::from_chars(name.data() + dot + 1, name.data() + name.size(), parts.number);
+  if (parts.number < 2 || parts.number > kMaxPieces || TarPieceName(parts.tar, parts.number) != name)
+    return std::nullopt;
   return parts;
 }
 

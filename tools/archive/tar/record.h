@@ -143,6 +143,15 @@ struct TarNameParts {
 };
 std::optional<TarNameParts> ParseTarName(std::string_view name);
 
+// "X.tar", 3 -> "X.tar.3"; 1: itself. The suffix of a file that is being written stays at the end.
+std::string TarPieceName(std::string_view tar, size_t number);
+// The parts of the name of any piece but the first; nullopt for any other name.
+struct TarPieceParts {
+  std::string tar;
+  size_t number = 0;
+};
+std::optional<TarPieceParts> ParseTarPieceName(std::string_view name);
+
 std::string EncodeRecord(const ArchiveRecord& record);
 // Errors: Corrupt, NotSupported (version). The caller adds the path.
 Result<ArchiveRecord> DecodeRecord(std::string_view text);

@@ -6,7 +6,6 @@
 #include "tools/archive/tar/tar_pieces.h"
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 
 #include "ckpt/base/canonical_path.h"
@@ -15,8 +14,6 @@
 
 namespace cairn {
 namespace {
-
-constexpr size_t kMaxPieces = 1 << 20;  // as many as entries
 
 // Pieces as one file.
 class PiecesFile final : public ReadOnlyFile {
@@ -72,23 +69,6 @@ TarPlace PlaceOfTar(const std::string& path) {
   if (name.ends_with(kPartialSuffix)) name.resize(name.size() - kPartialSuffix.size());  // repaired
   const auto parts = ParseTarName(name);
   return {.root = path, .file = path, .form = parts ? parts->form : Form::kFull};
-}
-
-std::string TarPieceName(std::string_view tar, size_t number) {
-  if (number == 1) return std::string(tar);
-  const bool partial = tar.ends_with(kPartialSuffix);
-  if (partial) tar.remove_suffix(kPartialSuffix.size());
-  return fmt::format("{}.{}{}", tar, number, partial ? kPartialSuffix : "");
-}
-
-std::optional<TarPieceParts> ParseTarPieceName(std::string_view name) {
-  const size_t dot = name.rfind('.');
-  if (dot == name.npos || !ParseTarName(name.substr(0, dot))) return std::nullopt;
-  TarPieceParts parts{.tar = std::string(name.substr(0, dot))};
-  std::from_chars(name.data() + dot + 1, name.data() + name.size(), parts.number);
-  if (parts.number < 2 || parts.number > kMaxPieces || TarPieceName(parts.tar, parts.number) != name)
-    return std::nullopt;
-  return parts;
 }
 
 Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs,

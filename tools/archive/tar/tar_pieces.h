@@ -9,9 +9,7 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ckpt/io/stream_writer.h"
@@ -30,15 +28,6 @@ struct TarPlace {
 };
 // The place of a tar that holds one member, under any path; the form follows from its name.
 TarPlace PlaceOfTar(const std::string& path);
-
-// "X.tar", 3 -> "X.tar.3"; 1: itself. The suffix of a file that is being written stays at the end.
-std::string TarPieceName(std::string_view tar, size_t number);
-// The parts of the name of any piece but the first; nullopt for any other name.
-struct TarPieceParts {
-  std::string tar;
-  size_t number = 0;
-};
-std::optional<TarPieceParts> ParseTarPieceName(std::string_view name);
 
 // For each tar in a directory: the numbers of its pieces, without the first, ascending.
 Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs,

@@ -27,7 +27,8 @@ struct ArchiveRestoreOptions {
 };
 
 Result<OpenedSource> OpenMemberStep(const MemberName& name, const ArchiveMember& member) {
-  return OpenAnyCkpt(name.store.directory() + ":" + member.tar, {.format = "native", .note = PrintProblem});
+  return OpenAnyCkpt(name.store.fs(), name.store.directory() + ":" + member.tar,
+                     {.format = "native", .note = PrintProblem});
 }
 
 Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,
