@@ -41,19 +41,16 @@ std::string EncodeLocalOwner(const LocalOwner& owner) {
 }
 
 Result<LocalOwner> DecodeLocalOwner(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  using Json = nlohmann::json;
-  const auto is = [&](const char* name, auto test) {
-    return json.is_object() && json.contains(name) && (json[name].*test)();
-  };
-  if (!is("run", &Json::is_string) || !is("run_directory", &Json::is_string) ||
-      !is("inode", &Json::is_number_unsigned) || !is("born_unix_nanoseconds", &Json::is_number_integer) ||
-      !is("host", &Json::is_string))
+  try {
+    const auto json = nlohmann::json::parse(text);
+    return LocalOwner{
+        .run = json.at("run"),
+        .run_dir = json.at("run_directory"),
+        .facts = {.inode = json.at("inode"), .born_unix_nanoseconds = json.at("born_unix_nanoseconds")},
+        .host = json.at("host")};
+  } catch (const nlohmann::json::exception&) {
     return Corrupt("not the owner of local steps");
-  return LocalOwner{.run = json["run"],
-                    .run_dir = json["run_directory"],
-                    .facts = {.inode = json["inode"], .born_unix_nanoseconds = json["born_unix_nanoseconds"]},
-                    .host = json["host"]};
+  }
 }
 
 Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const LocalOwner& owner) {

@@ -11,6 +11,7 @@
 #include "ckpt/base/sidecar_text.h"
 #include "ckpt/model/layout.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/stopping_file_system.h"
 #include "tests/support/temp_dir.h"
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/archiver.h"
@@ -335,6 +336,24 @@ TEST(EscapedNames, AreUtf8AndRoundTrip) {
   EXPECT_EQ(EscapeName("a\\b\xff"), "a\\\\b\\xff");
   for (const char* bad : {"\\", "\\y", "\\x4", "\\x41", "\\xFF", "\xff"})
     EXPECT_EQ(UnescapeName(bad).status().kind(), StatusKind::kCorrupt) << bad;
+}
+
+TEST_F(TreeTest, AFailedRestoreLeavesNothing) {
+  const std::string tree = dir_ / "tree", destination = dir_ / "back/tree";
+  Write(tree + "/a/key", "secret");
+  stdfs::create_symlink("a/key", tree + "/link");
+  ::chmod((tree + "/a/key").c_str(), 0600);
+  const auto copy = Run(tree);
+  ASSERT_TRUE(copy.ok()) << copy.status().message();
+  for (int changes = 0;; ++changes) {
+    StoppingFileSystem stopping(changes);
+    if (RestoreTar({{stopping, store_.directory()}, TarName(copy->record)}, destination, {}).ok()) break;
+    if (stdfs::exists(destination)) {  // only its name was not synced
+      EXPECT_EQ(Portrait(destination), Portrait(tree)) << changes;
+    }
+    stdfs::remove_all(dir_ / "back");  // a dead disk cannot be cleaned up
+  }
+  EXPECT_EQ(Portrait(destination), Portrait(tree));
 }
 
 }  // namespace
