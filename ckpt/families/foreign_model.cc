@@ -15,7 +15,7 @@ using nlohmann::json;
 std::string Dump(const json& value) { return value.dump(2) + "\n"; }
 
 // The one of the files that the model was read from, or the one that the configuration implies.
-json GenerationConfig(const json& model, const json& config) {
+json GenerationConfig(const Model& model, const json& config) {
   const json kept = KeptOfHuggingFace(model, "generation_config");
   if (kept.is_object()) return kept;
   json generation = {{"_from_model_config", true}};
@@ -34,10 +34,10 @@ void SetDtype(std::string_view name, json& config) {
 }
 
 // The model as it was read: its names and its configuration are those of its own family.
-ForeignModel ModelUnderOwnNames(const json& model, Dtype dtype,
+ForeignModel ModelUnderOwnNames(const Model& model, Dtype dtype,
                                 const std::vector<ParameterSpec>& parameters) {
   ForeignModel own = CanonicalModel(parameters);
-  json config = model["config"];
+  json config = model.Get("config");
   if (KeptOfHuggingFace(model, "stored_dtype") != json(TorchName(dtype))) {
     if (!config.contains("dtype")) config["torch_dtype"] = "";
     SetDtype(TorchName(dtype), config);
@@ -70,11 +70,11 @@ Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const Pa
 
 }  // namespace
 
-Result<ForeignModel> HuggingFaceModel(const json& stated, Dtype dtype,
+Result<ForeignModel> HuggingFaceModel(const Model& model, Dtype dtype,
                                       const std::vector<ParameterSpec>& parameters) {
-  const Model model = stated;
   const Architecture* architecture = FindArchitecture(model.architecture.value_or(""));
-  if (!model.architecture && stated.contains("config")) return ModelUnderOwnNames(stated, dtype, parameters);
+  if (!model.architecture && model.rest.contains("config"))
+    return ModelUnderOwnNames(model, dtype, parameters);
   if (!model.architecture)
     return NotSupported(
         "the source does not say which family of models this is, but a Hugging Face release needs one; name "
@@ -92,8 +92,8 @@ Result<ForeignModel> HuggingFaceModel(const json& stated, Dtype dtype,
   CAIRN_RETURN_IF_ERROR(CheckConfigFunction(*architecture, model, *config));
   ForeignModel release{
       std::move(expanded->tensors),
-      {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(stated, *config))}}};
-  AddCopies(CopiesIn(*architecture, model), KeptOfHuggingFace(stated, kCopies), release);
+      {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(model, *config))}}};
+  AddCopies(CopiesIn(*architecture, model), KeptOfHuggingFace(model, kCopies), release);
   return release;
 }
 

@@ -43,11 +43,11 @@ struct ForeignModel {
 // The key of a manifest's model["hugging_face"] for the names of copies that a release came with.
 inline constexpr const char* kCopies = "copies";
 
-// The Hugging Face form of a model, with config.json and generation_config.json. `stated` is the manifest's
-// model; `dtype` is that of the weights. A model of another family that was read with its config.json
+// The Hugging Face form of a model, with config.json and generation_config.json. `model` is the manifest's;
+// `dtype` is that of the weights. A model of another family that was read with its config.json
 // (`parameters` have its names) keeps both. Errors: NotSupported naming an architecture that no table knows;
 // InvalidArgument naming a missing or ill-typed field.
-Result<ForeignModel> HuggingFaceModel(const nlohmann::json& stated, Dtype dtype,
+Result<ForeignModel> HuggingFaceModel(const Model& model, Dtype dtype,
                                       const std::vector<ParameterSpec>& parameters);
 
 // Removes `auto_map` from config.json if it names code in the same directory; true if it did.

@@ -227,14 +227,14 @@ Result<ModelShape> ShapeOfConfig(const json& config) {
   return shape;
 }
 
-json KeptOfHuggingFace(const json& model, const char* key) {
-  const auto kept = model.find("hugging_face");
-  return kept != model.end() && kept->is_object() ? kept->value(key, json()) : json();
+json KeptOfHuggingFace(const Model& model, const char* key) {
+  const json& kept = model.Get("hugging_face");
+  return kept.is_object() ? kept.value(key, json()) : json();
 }
 
 Result<json> ConfigOfModel(const Architecture& architecture, const Model& given, Dtype dtype) {
   const Model function = FunctionOf(given), model = WithSpellings(architecture, given, function);
-  const json kept = KeptOfHuggingFace(model.rest, "config");
+  const json kept = KeptOfHuggingFace(model, "config");
   const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
   json config = has_kept ? kept : architecture.config;
   Model was;
@@ -266,7 +266,7 @@ Result<json> ConfigOfModel(const Architecture& architecture, const Model& given,
     WriteRope(rotated, architecture.rope_also, has_kept && same, config);
   }
   // transformers computes in the type of the file as long as the weights have their original type.
-  const json stored = KeptOfHuggingFace(model.rest, "stored_dtype");
+  const json stored = KeptOfHuggingFace(model, "stored_dtype");
   json type = TorchName(dtype);
   if (has_kept && stored == type)
     for (const char* key : {"torch_dtype", "dtype"})
@@ -276,7 +276,7 @@ Result<json> ConfigOfModel(const Architecture& architecture, const Model& given,
 }
 
 Model CompleteModel(const Model& model) {
-  const json kept = KeptOfHuggingFace(model.rest, "config");
+  const json kept = KeptOfHuggingFace(model, "config");
   if (model.rest.contains("function") || !kept.is_object()) return model;
   const Architecture* architecture = FindArchitecture(ModelTypeOf(kept));
   if (architecture == nullptr || model.architecture != architecture->name) return model;
@@ -289,7 +289,7 @@ Model CompleteModel(const Model& model) {
 Status CheckConfigFunction(const Architecture& architecture, const Model& model, const json& config) {
   CAIRN_ASSIGN_OR_RETURN(Model back, ModelOfConfig(architecture, config));
   // The written file may also have a setting of the model's own file that --allow ignored.
-  const json kept = KeptOfHuggingFace(model.rest, "config"), others = back.other;
+  const json kept = KeptOfHuggingFace(model, "config"), others = back.other;
   for (const auto& [name, value] : others.items())
     if (kept.is_object() && kept.value(name.substr(std::strlen(kOther)), json()) == value &&
         !model.other.contains(name))

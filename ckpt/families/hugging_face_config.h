@@ -25,9 +25,9 @@ Result<ModelShape> ShapeOfConfig(const nlohmann::json& config);
 // field that the model lacks.
 Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const Model& model, Dtype dtype);
 
-// The value under `key` that a manifest's model, or Model::rest, keeps of the files that it was read from
+// The value under `key` that a model keeps of the files that it was read from
 // ("config", "generation_config", "stored_dtype"); null if it has none.
-nlohmann::json KeptOfHuggingFace(const nlohmann::json& model, const char* key);
+nlohmann::json KeptOfHuggingFace(const Model& model, const char* key);
 
 // A model with the fields that an earlier version did not read from its own config.json.
 Model CompleteModel(const Model& model);

@@ -90,11 +90,12 @@ Manifest FromJson(const json& root) {
   m.step = IntegerOf<int64_t>(root.at("step"));
   m.descent = DescentAt(root);
   m.topology = TopologyFromJson(root.at("topology"));
-  m.model = root.at("model");
   m.state = root.at("state");
   m.history = root.at("history");
-  if (!m.model.is_object() || !m.state.is_object() || !m.history.is_array())
+  const json& model = root.at("model");
+  if (!model.is_object() || !m.state.is_object() || !m.history.is_array())
     throw json::other_error::create(600, "model and state are objects, history is an array", nullptr);
+  m.model = Model(model);
   for (const json& file : root.at("files"))
     m.files.push_back({file.at("name"), IntegerOf<uint64_t>(file.at("bytes")), DigestAt(file)});
   m.shards = root.value("shards", std::string());

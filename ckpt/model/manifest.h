@@ -4,13 +4,13 @@
 // byte is caught. FORMAT.md, "Manifest".
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/model/model.h"
 #include "ckpt/model/topology.h"
 
 namespace cairn {
@@ -60,7 +60,7 @@ struct Manifest {
   int64_t step = 0;
   Descent descent = {};
   Topology topology;
-  nlohmann::json model = nlohmann::json::object();   // architecture and its sizes; FORMAT.md, "Model"
+  Model model;
   nlohmann::json state = nlohmann::json::object();   // iteration, consumed samples, loss scale, ...
   nlohmann::json history = nlohmann::json::array();  // relaxations that a user allowed, oldest first
   std::vector<ManifestFile> files;                   // shards in order of writer, then index.h5

@@ -240,7 +240,7 @@ void to_json(json& object, const Model& model) {
 }
 
 std::optional<std::string> FamilyOfText(const json& text) {
-  if (!text.is_string()) return std::nullopt;
+  if (!text.is_string() || text == "") return std::nullopt;
   return text == kOfNoFamily ? "" : text.get<std::string>();
 }
 

@@ -66,7 +66,8 @@ inline const char* NameOf(nlohmann::json ModelValues::*value) { return FieldOf(v
 
 struct Model : ModelValues {
   Model() = default;
-  // A manifest's `model`, an object. Implicit, so that it is read where a Model is asked for.
+  // A manifest's `model`, an object; any other value states nothing. Implicit, so that JSON is read where a
+  // Model is asked for.
   Model(const nlohmann::json& stated);
 
   // transformers' model_type; empty: known to be of none of its families; nullopt: not stated.
@@ -83,12 +84,14 @@ struct Model : ModelValues {
   // True if the sizes that every model needs are stated.
   bool HasSizes() const;
   bool operator==(const Model&) const = default;
+  // True if nothing is stated.
+  bool empty() const { return *this == Model(); }
 };
 // As a manifest has it.
 void to_json(nlohmann::json& object, const Model& model);
 
 // Model::architecture of its text in a manifest, or in Megatron's arguments, and the inverse: null if it is
-// not stated.
+// not stated. An empty text states nothing.
 std::optional<std::string> FamilyOfText(const nlohmann::json& text);
 nlohmann::json TextOfFamily(const std::optional<std::string>& family);
 

@@ -12,7 +12,7 @@ namespace cairn {
 struct StepInfo {
   StepIdentity identity;
   Topology topology;
-  nlohmann::json model = nlohmann::json::object();
+  Model model = {};
   nlohmann::json state = nlohmann::json::object();
   nlohmann::json history = nlohmann::json::array();
   Descent descent = {};  // NextDescent() (ckpt/run/branch.h); a copied step has its source's

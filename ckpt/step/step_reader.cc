@@ -127,7 +127,7 @@ Status StepReader::CheckPlaces() {
   return OkStatus();
 }
 
-void StepReader::Redescribe(nlohmann::json model, const std::vector<std::string>& history) {
+void StepReader::Redescribe(Model model, const std::vector<std::string>& history) {
   manifest_.model = std::move(model);
   for (const std::string& line : history) manifest_.history.push_back(line);
 }

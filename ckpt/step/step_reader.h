@@ -40,7 +40,7 @@ class StepReader final : public CheckpointSource {
   const std::string& directory() const override { return directory_; }
   const StepReader* native_step() const override { return this; }
   // Replaces the step's model by `model` and adds lines to its history. The tensors stay as they are.
-  void Redescribe(nlohmann::json model, const std::vector<std::string>& history);
+  void Redescribe(Model model, const std::vector<std::string>& history);
   // The directory of a file of the manifest: the shards of a virtual step are another step's.
   std::string DirectoryOf(std::string_view file) const { return manifest_.DirectoryOf(directory_, file); }
 

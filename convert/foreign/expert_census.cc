@@ -14,7 +14,6 @@
 #include "ckpt/base/short_list.h"
 #include "ckpt/base/split_text.h"
 #include "ckpt/families/hugging_face_config.h"
-#include "ckpt/model/model.h"
 
 namespace cairn {
 namespace {
@@ -66,7 +65,7 @@ std::optional<Place> PlaceOf(const TensorEntry& tensor) {
 
 class Counter {
  public:
-  Counter(const std::vector<TensorEntry>& tensors, const json& model) : tensors_(tensors), model_(model) {}
+  Counter(const std::vector<TensorEntry>& tensors, const Model& model) : tensors_(tensors), model_(model) {}
 
   ExpertCensus Count() {
     for (uint32_t i = 0; i < tensors_.size(); ++i)
@@ -163,8 +162,7 @@ class Counter {
   void CheckNumber(uint32_t number, uint64_t stated) {
     const Mixture& mixture = census_.mixtures[number];
     const uint64_t rows = mixture.router ? tensors_[*mixture.router].spec.shape[0] : 0;
-    const bool of_config =
-        !model_.contains(NameOf(&Model::num_experts));  // a model that was read must have what it says
+    const bool of_config = model_.num_experts.is_null();  // a model that was read must have what it says
     if (of_config && stated > mixture.experts && rows == mixture.experts)
       return Tell(false, number,
                   fmt::format("pruned: files and router have {} of the configuration's {} experts",
@@ -207,7 +205,7 @@ class Counter {
   }
 
   const std::vector<TensorEntry>& tensors_;
-  const json& model_;
+  const Model& model_;
   std::map<std::string, uint32_t> number_of_;                               // of a mixture, by name
   std::map<std::pair<bool, std::string>, std::vector<std::string>> found_;  // layers, by the sentence
   ExpertCensus census_;
@@ -215,7 +213,7 @@ class Counter {
 
 }  // namespace
 
-ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const json& model) {
+ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const Model& model) {
   return Counter(tensors, model).Count();
 }
 
@@ -243,16 +241,14 @@ std::string ToString(const std::vector<Mixture>& mixtures) {
                               : fmt::format("{} experts in each of {} layers", experts, mixtures.size());
 }
 
-double StatedNumber(const json& model, const std::vector<const char*>& keys, double fallback) {
-  if (!model.is_object()) return fallback;
-  const json read = KeptOfHuggingFace(model, "config"), own = model.value("config", json());
+double StatedNumber(const Model& model, const std::vector<const char*>& keys, double fallback) {
+  const json read = KeptOfHuggingFace(model, "config"), &own = model.Get("config");
   const json part = own.is_object() ? own.value("text_config", json()) : json();
-  for (const json* object : {&model, &read, &own, &part})
-    for (const char* key : keys) {
-      const auto found = object->is_object() ? object->find(key) : object->end();
-      if (object->is_object() && found != object->end() && found->is_number() && found->get<double>() > 0)
-        return found->get<double>();
-    }
+  for (const json& object : {json(model), read, own, part})
+    for (const char* key : keys)
+      if (const json found = object.is_object() ? object.value(key, json()) : json();
+          found.is_number() && found.get<double>() > 0)
+        return found.get<double>();
   return fallback;
 }
 

@@ -7,12 +7,12 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ckpt/base/status.h"
+#include "ckpt/model/model.h"
 #include "ckpt/model/tensor.h"
 
 namespace cairn {
@@ -40,13 +40,13 @@ struct ExpertCensus {
 };
 
 // Values are not read. `model` is the manifest's.
-ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const nlohmann::json& model);
+ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const Model& model);
 
 // The tensors of a checkpoint under the names that its files have, and its config.json, if it has one. No
 // family is asked, so they are known of a model that cannot be read, too.
 struct StoredNames {
   std::vector<TensorEntry> tensors;
-  nlohmann::json model;  // {"config": ...}
+  Model model;  // its "config"
 };
 
 // For a checkpoint that cannot be read because of `why`: Corrupt naming the experts that it lacks, which are
@@ -62,6 +62,6 @@ std::string ToString(const std::vector<Mixture>& mixtures);
 
 // The number under the first of `keys` that the model, or the config.json that it was read from, has as a
 // positive number; `fallback` if none is.
-double StatedNumber(const nlohmann::json& model, const std::vector<const char*>& keys, double fallback);
+double StatedNumber(const Model& model, const std::vector<const char*>& keys, double fallback);
 
 }  // namespace cairn

@@ -44,7 +44,7 @@ struct System {
   // it. Null: strip writes it, if anything does.
   Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options) = nullptr;
   // The form of a release's weights, if strip writes the format. Errors: as above.
-  Result<ForeignModel> (*release)(const nlohmann::json& model, Dtype dtype,
+  Result<ForeignModel> (*release)(const Model& model, Dtype dtype,
                                   const std::vector<ParameterSpec>& parameters) = nullptr;
   bool experts = false;  // `plan` takes tensors of experts
   int most_zero = 3;     // the largest ZeRO stage that `plan` takes

@@ -47,7 +47,7 @@ bool WasAllowed(const std::string& name, const Manifest& manifest) {
 }  // namespace
 
 std::vector<std::string> MissingParameters(const TensorTable& table, const Manifest& manifest) {
-  const Model model = manifest.model;
+  const Model& model = manifest.model;
   const Result<ModelShape> shape = ShapeWithModules(table, model);
   if (!shape.ok()) return {};
   std::set<std::string_view> held;

@@ -61,7 +61,7 @@ Status CheckExperts(const std::vector<TensorEntry>& tensors, const Topology& top
                          ToString(topology));
 }
 
-Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
+Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const Model& model,
                                 const Topology& topology) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   CAIRN_RETURN_IF_ERROR(CheckExperts(tensors, topology));

@@ -30,7 +30,7 @@ class StepPlan {
  public:
   // Errors: InvalidArgument if the topology does not fit the model, naming sizes and tensor, and those of
   // CheckPaths; Corrupt if roles of a parameter disagree on its shape.
-  static Result<StepPlan> Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
+  static Result<StepPlan> Make(const std::vector<TensorEntry>& tensors, const Model& model,
                                const Topology& topology);
 
   const Topology& topology() const { return topology_; }

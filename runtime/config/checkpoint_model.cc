@@ -140,10 +140,10 @@ Status CheckGroup(std::string_view flags, std::span<const std::string_view> give
 
 }  // namespace
 
-Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::vector<std::string> of_layer) {
-  const Model model = facts;
-  CAIRN_RETURN_IF_ERROR(FunctionIsStated(model).WithContext(step));
+Result<CheckpointModel> ReadCheckpointModel(std::string step, Model facts, std::vector<std::string> of_layer) {
+  CAIRN_RETURN_IF_ERROR(FunctionIsStated(facts).WithContext(step));
   CheckpointModel read{std::move(step), std::move(facts), std::move(of_layer), {}};
+  const Model& model = read.facts;
   ModelSpec& spec = read.spec;
   Model function = FunctionOf(model);
   for (const auto size :

@@ -1,7 +1,6 @@
 // A training that builds its model from a checkpoint: flags that were not given take the checkpoint's values.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,7 +12,7 @@ namespace cairn {
 // The model of a step as its manifest states it, and as the trainer builds it.
 struct CheckpointModel {
   std::string step;      // its directory, for messages
-  nlohmann::json facts;  // the manifest's `model`, whole
+  Model facts;       // the manifest's `model`, whole
   std::vector<std::string>
       of_layer;  // canonical names of its parameters, of the layers only those of layer 0
   ModelSpec spec;
@@ -21,7 +20,7 @@ struct CheckpointModel {
 
 // Errors: NotSupported naming a setting that the trainer does not support; InvalidArgument naming a fact that
 // is missing or absurd.
-Result<CheckpointModel> ReadCheckpointModel(std::string step, nlohmann::json facts,
+Result<CheckpointModel> ReadCheckpointModel(std::string step, Model facts,
                                             std::vector<std::string> of_layer);
 
 // Checks that the step's parameters are those of the model, with equal shapes.

@@ -195,8 +195,8 @@ ModelShape ShapeOf(const TrainConfig& c) {
 
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) { return GptSpecs(ShapeOf(config)); }
 
-json ModelFacts(const TrainConfig& config) {
-  return config.of_checkpoint ? config.of_checkpoint->facts : json(FactsOf(SpecOf(config)));
+Model ModelFacts(const TrainConfig& config) {
+  return config.of_checkpoint ? config.of_checkpoint->facts : FactsOf(SpecOf(config));
 }
 
 uint64_t CountParameters(const std::vector<ParameterSpec>& specs) {

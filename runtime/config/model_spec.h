@@ -80,7 +80,7 @@ std::vector<ParameterSpec> GptSpecs(const TrainConfig& config);
 
 // `model` in the manifests of this training (ckpt/FORMAT.md, "Model"); for a model that was taken from a
 // checkpoint, that of the checkpoint.
-nlohmann::json ModelFacts(const TrainConfig& config);
+Model ModelFacts(const TrainConfig& config);
 
 // Parameters of the model, the vocabulary unpadded, tied weights counted once.
 uint64_t CountParameters(const std::vector<ParameterSpec>& specs);

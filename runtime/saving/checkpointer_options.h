@@ -18,7 +18,7 @@ namespace cairn {
 struct CheckpointerOptions {
   TrainConfig config;  // validated; an empty --save never saves
   Topology topology;
-  nlohmann::json model;  // of this training, for the manifest; empty: accept any step's
+  Model model;  // of this training, for the manifest; empty: accept any step's
   // The data's tokenizer, by file name; empty: the one beside the data. Those of steps come first.
   std::map<std::string, std::string> tokenizer_files = {};
   // More facts about the optimizer for the saved state, for conversion to other systems; may be empty.

@@ -36,12 +36,13 @@ TrainState WithoutOptimizer(TrainState state) {
 }
 
 // Checks that its model computes the function that is trained: names and shapes do not show that.
-Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained) {
+Status CheckFunction(const Model& model, const Model& trained) {
   if (trained.empty() || model.empty()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(FunctionIsStated(model));
-  const std::string family = model.value("architecture", ""), own = trained.value("architecture", "");
-  if (family != own && !family.empty())
-    return NotSupported("it is a model of the family {}, but this training computes {}", family, own);
+  if (model.architecture && model.architecture != trained.architecture)
+    return NotSupported("it is a model of the family {}, but this training computes {}",
+                        TextOfFamily(model.architecture).get<std::string>(),
+                        Or(TextOfFamily(trained.architecture), "").get<std::string>());
   const Status same = SameFunction(model, trained, "this training");
   return same.ok()
              ? same

@@ -33,10 +33,10 @@ std::unique_ptr<StepReader> OpenStart(const std::string& save_dir, const std::st
 // On rank 0: the model's description for the other ranks; empty if the flags must describe it.
 Result<std::string> DescribeStart(const TrainConfig& config) {
   const auto step = OpenStart(config.skip_train ? "" : config.save, config.load);
-  if (!step || !Model(step->manifest().model).HasSizes()) return std::string();
+  if (!step || !step->manifest().model.HasSizes()) return std::string();
   const std::vector<ParameterSpec> parameters = step->catalog().Parameters();
   const std::vector<std::string> names = NamesOfOneLayer(parameters);
-  const json& facts = step->manifest().model;
+  const Model& facts = step->manifest().model;
   CAIRN_ASSIGN_OR_RETURN(const CheckpointModel model, ReadCheckpointModel(step->directory(), facts, names));
   CAIRN_RETURN_IF_ERROR(CheckParameters(model, parameters));
   return json{{"step", step->directory()}, {"model", facts}, {"names", names}}.dump();

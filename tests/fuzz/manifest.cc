@@ -21,7 +21,7 @@ std::vector<std::string> FuzzSeeds() {
   manifest.run = "0123456789abcdef0123456789abcdef";
   manifest.step = 100;
   manifest.topology = {2, 2, 2, 1, 1, {3, 1}};
-  manifest.model = {{"architecture", "gpt"}, {"layers", 4}, {"hidden", 64}};
+  manifest.model = nlohmann::json{{"architecture", "gpt"}, {"layers", 4}, {"hidden", 64}};
   manifest.state = {{"iteration", 100}, {"loss_scale", 65536.0}, {"param_groups", {{{"lr", 1e-4}}}}};
   manifest.history = {"left out x"};
   manifest.files = {{"shard-00000.h5", 4096, {}}, {"index.h5", 8192, {}}};
@@ -32,7 +32,8 @@ std::vector<std::string> FuzzSeeds() {
   Manifest mixture = manifest;
   mixture.topology.ep = 4;
   mixture.topology.etp = 1;
-  mixture.model.update({{"num_experts", 8}, {"moe_ffn_hidden_size", 24}});
+  mixture.model.num_experts = 8;
+  mixture.model.moe_ffn_hidden_size = 24;
   return {EncodeManifest(manifest), EncodeManifest(over), EncodeManifest(mixture)};
 }
 

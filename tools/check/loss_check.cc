@@ -235,7 +235,7 @@ Result<LossComparison> CompareLosses(FileSystem& fs, const LossOptions& options)
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenWeights(fs, options.a, options.open));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenWeights(fs, options.b, options.open));
   for (const OpenedSource* opened : {&a, &b})
-    if (IntOf(Model(opened->source().manifest().model).vocab_size) < 1)
+    if (IntOf(opened->source().manifest().model.vocab_size) < 1)
       return NotSupported("{}: it does not say of which model its weights are", opened->source().name());
   CAIRN_RETURN_IF_ERROR(
       FitToModels(a.source().manifest().model, b.source().manifest().model, options.seq_length, batches));

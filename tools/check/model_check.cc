@@ -74,7 +74,7 @@ class ModelChecker {
   }
 
   void CheckExperts() {
-    for (std::string& lost : CountExperts(tensors_, manifest_.model).lost) Add(std::move(lost));
+    for (std::string& lost : CountExperts(tensors_, model_).lost) Add(std::move(lost));
   }
 
   // The parameters that the model must have, compared with the existing ones.
@@ -129,7 +129,7 @@ class ModelChecker {
 
   const std::string& directory_;
   const Manifest& manifest_;
-  const Model model_;
+  const Model& model_;
   const std::vector<TensorEntry>& tensors_;
   std::vector<Problem> problems_;
 };

@@ -160,7 +160,7 @@ class Inspector {
                {"run", m.run},
                {"step", m.step},
                {"topology", TopologyJson(m.topology)},
-               {"model", m.model},
+               {"model", nlohmann::json(m.model)},
                {"state", m.state},
                {"tensors", std::move(tensors)}});
   }

@@ -98,7 +98,7 @@ Result<Topology> TopologyFlags::Of(const Manifest& source) const {
   if (!embedding_counts && !loss_counts) return target;
   CAIRN_RETURN_IF_ERROR(Validate(target));
   CAIRN_ASSIGN_OR_RETURN(target.layers_per_stage,
-                         LayersBesideEnds(static_cast<int>(IntOf(Model(source.model).num_layers)), target,
+                         LayersBesideEnds(static_cast<int>(IntOf(source.model.num_layers)), target,
                                           embedding_counts, loss_counts));
   return target;
 }

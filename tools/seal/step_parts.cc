@@ -168,7 +168,7 @@ class PartsChecker {
   void Open(const std::string& path, const OpenOptions& options) {
     if (!parts_.problems.empty()) return;  // opening would report the same again
     auto source = OpenForeign(fs_, path, options);
-    if (source.ok() && !options.config.empty() && !(*source)->manifest().model.contains("architecture"))
+    if (source.ok() && !options.config.empty() && !(*source)->manifest().model.architecture)
       source = ReadByConfig(fs_, std::move(source).value(), options);
     if (!source.ok()) return Take(source.status(), path);
     const std::set<Role> roles = (*source)->catalog().Roles();

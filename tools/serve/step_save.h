@@ -72,7 +72,7 @@ struct SaveOptions {
   bool compress = false;
   bool require_space = false;  // the first save fails if it has no room; otherwise this is a warning
   RetentionPolicy retention;   // applied once the step is committed; its shards are read back before
-  nlohmann::json model = nlohmann::json::object();
+  Model model = {};
   nlohmann::json state = nlohmann::json::object();  // in addition to the iteration
   uint64_t when = 0;                                // the training handed its tensors over (Origins::Now)
 };

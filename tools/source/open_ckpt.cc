@@ -70,7 +70,7 @@ bool HoldsWeights(const CheckpointSource& source) {
 // How tensors under their own names become those of a model whose config.json is next to their file.
 void NoteConfig(const OpenedSource& opened, Notes& notes) {
   const std::string& directory = opened.foreign->directory();
-  if (opened.foreign->manifest().model.contains("architecture") || !HoldsWeights(*opened.foreign)) return;
+  if (opened.foreign->manifest().model.architecture || !HoldsWeights(*opened.foreign)) return;
   for (const std::string& beside : {directory, JoinPath(directory, "huggingface")})
     if (opened.fs().Stat(JoinPath(beside, "config.json")).ok())
       notes.push_back(fmt::format("note: --config {} reads {} as the model of that config.json", beside,
@@ -154,7 +154,7 @@ Result<OpenedSource> OpenBySelector(FileSystem& fs, const std::string& given, co
 
 // As the readers of other systems do when they make a step.
 void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
-  nlohmann::json model = step.manifest().model;
+  Model model = step.manifest().model;
   const std::vector<std::string> history = LeaveOutFields(allow, model);
   if (!history.empty()) step.Redescribe(std::move(model), history);
 }
@@ -164,7 +164,7 @@ Result<OpenedSource> OpenAny(FileSystem& fs, const std::string& argument, const 
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(fs, argument, options, notes));
   if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
-  if (const Manifest& manifest = opened.source().manifest(); manifest.model.contains("architecture")) {
+  if (const Manifest& manifest = opened.source().manifest(); manifest.model.architecture) {
     if (opened.foreign && IsReadByConfig(manifest.history)) return opened;  // instead of args
     notes.push_back(
         fmt::format("note: {} describes its own model; --config is not used for it", opened.source().name()));

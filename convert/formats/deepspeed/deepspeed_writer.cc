@@ -117,7 +117,7 @@ class DeepSpeedPlanner {
             directory, plain,  state_.round_robin_gradients && topology_.zero < 3};
   }
   std::string StepName() const { return fmt::format("{}{}", kDeepSpeedStep, state_.iteration); }
-  const nlohmann::json& facts() const { return source_.manifest().model; }
+  const Model& described() const { return source_.manifest().model; }
 
   const CheckpointSource& source_;
   const TargetOptions& options_;
@@ -195,7 +195,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
       p.BeginDict();
       p.Text("module");
       EmitModule(zip, held);
-      EmitModelStates(p, job, model_, facts(), held,
+      EmitModelStates(p, job, model_, described(), held,
                       zero3 ? emit_frozen : std::function<void(std::string_view)>());
       p.EndDict();
     }
@@ -260,7 +260,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
   using DeepSpeedPlanner::DeepSpeedPlanner;
 
   Result<TargetFiles> Plan() {
-    if (facts().empty())
+    if (described().empty())
       places_.steps = Steps::kOfEach;      // Megatron's tensors are several parameters, of one step
     state_.round_robin_gradients = false;  // parameters are by name
     CAIRN_RETURN_IF_ERROR(Choose(Dtype::kF32));
@@ -292,7 +292,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     PickleEmitter& p = builder_.pickle(zip);
     p.BeginDict();
     p.Entry("module", nullptr);
-    EmitModelStates(p, job, model_, facts(), model_.ranks[rank]);
+    EmitModelStates(p, job, model_, described(), model_.ranks[rank]);
     p.EndDict();
   }
 

@@ -45,7 +45,7 @@ nlohmann::json DeepSpeedConfig(const ZeroJob& job) {
 }  // namespace
 
 void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel& model,
-                     const nlohmann::json& facts, const std::vector<LocalTensor>& held,
+                     const Model& described, const std::vector<LocalTensor>& held,
                      const std::function<void(std::string_view key)>& emit_frozen) {
   const TrainingState& state = job.state;
   const nlohmann::json schedule = state.schedule.empty() ? nlohmann::json() : state.schedule;
@@ -80,7 +80,7 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
   if (model.names == LocalNames::kPlain) return;
   pickle.Entry("opt_param_scheduler", schedule);
   pickle.Entry("checkpoint_version", 3.0);
-  nlohmann::json arguments = MegatronArguments(facts, model.shape, job.topology);
+  nlohmann::json arguments = MegatronArguments(described, model.shape, job.topology);
   arguments["consumed_train_samples"] = state.consumed_samples;
   arguments["consumed_train_tokens"] = state.consumed_tokens;
   arguments["consumed_valid_samples"] = 0;

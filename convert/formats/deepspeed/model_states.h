@@ -12,7 +12,7 @@ namespace cairn {
 // arguments and universal_checkpoint_info. `held`: of the rank. `emit_frozen`, if given, emits the value of
 // frozen_param_shapes or frozen_param_fragments.
 void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel& model,
-                     const nlohmann::json& facts, const std::vector<LocalTensor>& held,
+                     const Model& described, const std::vector<LocalTensor>& held,
                      const std::function<void(std::string_view key)>& emit_frozen = {});
 
 }  // namespace cairn

@@ -207,7 +207,7 @@ std::string UnreadMethod(const TensorTable& tensors, const json& quantization) {
 }
 
 Status CheckReadable(const CheckpointSource& source) {
-  const json config = source.manifest().model.value("config", json());
+  const json& config = source.manifest().model.Get("config");
   const json quantization = config.is_object() ? config.value(kQuantization, json()) : json();
   const std::string method = UnreadMethod(source.catalog(), quantization);
   if (method.empty()) return OkStatus();

@@ -234,7 +234,7 @@ class Mapper {
       if (of_one) experts.insert(tensor.parts[0].box.offset[0]);
     }
     if (missing.empty()) return OkStatus();
-    const uint64_t all = experts.empty() ? 0 : static_cast<uint64_t>(IntOf(Model(config_.model).num_experts));
+    const uint64_t all = experts.empty() ? 0 : static_cast<uint64_t>(IntOf(config_.model.num_experts));
     return NotFound("{}{} tensors that {} asks for are missing: {}", HoldsExperts(all - experts.size(), all),
                     missing.size(), config_.path, ShortList(missing));
   }
@@ -386,8 +386,8 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
   return Mapper(stored, training, config, expanded, form, allow).Map();
 }
 
-void KeepCopies(const ConfigMapping& mapping, nlohmann::json& model) {
-  if (!mapping.copies.empty()) model["hugging_face"][kCopies] = mapping.copies;
+void KeepCopies(const ConfigMapping& mapping, Model& model) {
+  if (!mapping.copies.empty()) model.rest["hugging_face"][kCopies] = mapping.copies;
 }
 
 }  // namespace cairn

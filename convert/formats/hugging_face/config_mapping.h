@@ -36,6 +36,6 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
                                   const ConfigModel& config, const std::vector<std::string>& allow);
 
 // Notes the copies in a manifest's `model`, so that a release of it has them, too.
-void KeepCopies(const ConfigMapping& mapping, nlohmann::json& model);
+void KeepCopies(const ConfigMapping& mapping, Model& model);
 
 }  // namespace cairn

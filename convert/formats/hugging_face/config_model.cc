@@ -25,8 +25,9 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
     CAIRN_ASSIGN_OR_RETURN(kept["generation_config"], ReadJsonObject(fs, generation, kMaxConfigBytes));
   }
   if (architecture == nullptr) {
-    json model = {{"config", config}};
-    if (!kept.empty()) model["hugging_face"] = std::move(kept);
+    Model model;
+    model.rest["config"] = config;
+    if (!kept.empty()) model.rest["hugging_face"] = std::move(kept);
     return ConfigModel{path, nullptr, std::move(model), std::move(quantization)};
   }
   Result<Model> model = ModelOfConfig(*architecture, config);
@@ -36,36 +37,33 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
   return ConfigModel{path, architecture, *std::move(model), std::move(quantization)};
 }
 
-json ConfigModel::UnderOwnNames() const {
-  json own = model;
+Model ConfigModel::UnderOwnNames() const {
+  Model own = model;
   if (architecture != nullptr) {
-    json kept = model["hugging_face"];
-    own = {{"config", std::move(kept["config"])}};
+    own = Model();
+    json& kept = own.rest["hugging_face"] = model.Get("hugging_face");
+    own.rest["config"] = std::move(kept["config"]);
     kept.erase("config");
-    own["hugging_face"] = std::move(kept);
   }
-  if (!quantization.is_null()) own["config"][kQuantization] = quantization;
+  if (!quantization.is_null()) own.rest["config"][kQuantization] = quantization;
   return own;
 }
 
-std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, json& model) {
+std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, Model& model) {
   std::vector<std::string> history;
-  const json others = model.value("other", json::object());
-  json left = json::object();
-  for (const auto& [name, value] : others.items())
+  json left;
+  for (const auto& [name, value] : model.other.items())
     if (FitsAnyGlob(name, allow))
       history.push_back(fmt::format("import: {} was left out of account (--allow)", name));
     else
       left[name] = value;
-  model.erase("other");
-  if (!left.empty()) model["other"] = left;
+  model.other = std::move(left);
   return history;
 }
 
 std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::vector<std::string>& allow,
                                          ConfigModel& config) {
-  const Model model = config.model;
-  const int64_t stated = IntOf(model.mtp_layers), layers = IntOf(model.num_layers);
+  const int64_t stated = IntOf(config.model.mtp_layers), layers = IntOf(config.model.num_layers);
   constexpr std::string_view kLayers = "layers.";
   const auto is_held = [&](const TensorEntry& tensor) {
     const std::string_view name = tensor.spec.name;
@@ -76,7 +74,7 @@ std::vector<std::string> ChooseMtpLayers(const TensorTable& stored, const std::v
     return layer && *layer >= layers && *layer - layers < stated;
   };
   if (stated == 0 || std::ranges::any_of(stored.tensors, is_held)) return {};
-  config.model.erase(NameOf(&Model::mtp_layers));
+  config.model.mtp_layers = nullptr;
   return {fmt::format("import: the {} layers of multi-token prediction that {} states are missing", stated,
                       config.path)};
 }

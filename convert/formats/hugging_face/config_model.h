@@ -1,7 +1,6 @@
 // A config.json as the manifest's `model`.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,13 +18,12 @@ inline constexpr const char* kQuantization = "quantization_config";
 struct ConfigModel {
   std::string path;                            // of the file
   const Architecture* architecture = nullptr;  // of the family; null: no table knows it
-  // Without a table: {"config": config.json, "hugging_face"?}. Without
-  // kQuantization.
-  nlohmann::json model;
+  // Without a table: only "config", which is config.json, and "hugging_face". Without kQuantization.
+  Model model;
   nlohmann::json quantization;  // that key; null if the file has none
 
   // The model of a source that keeps its names. Its config.json is whole.
-  nlohmann::json UnderOwnNames() const;
+  Model UnderOwnNames() const;
 };
 
 // `config` is config.json; generation_config.json beside it is kept, too. Errors: Corrupt, NotSupported and
@@ -34,7 +32,7 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& config);
 
 // Fields that no table gives a meaning to, and that `allow` (globs of config.KEY) permits to ignore, are
 // taken out of the model; a line each for the history.
-std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, nlohmann::json& model);
+std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, Model& model);
 
 // Takes layers of multi-token prediction out of the model if no tensor of `stored` that `allow` does not
 // leave out is of one: transformers saves models without them, but not their number. A line for the history

@@ -90,7 +90,7 @@ json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
 
 class ConfigSource final : public SourceOverAnother {
  public:
-  ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, json model,
+  ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, Model model,
                std::vector<std::string> history)
       : SourceOverAnother(std::move(source)), parts_(std::move(mapped.parts)), seen_(std::move(mapped.seen)) {
     manifest_.model = std::move(model);

@@ -59,7 +59,7 @@ class DequantizedSource final : public SourceOverAnother {
  public:
   DequantizedSource(std::unique_ptr<ForeignSource> source, const std::vector<BlockScaled>& scaled, Dtype type)
       : SourceOverAnother(std::move(source)), type_(type) {
-    if (manifest_.model.contains("config")) manifest_.model["config"].erase(kQuantization);
+    if (manifest_.model.rest.contains("config")) manifest_.model.rest["config"].erase(kQuantization);
     const TensorTable& stored = source_->catalog();
     catalog_.files = stored.files;
     std::map<uint32_t, const BlockScaled*> of;

@@ -89,10 +89,9 @@ bool IsLinear(const ParameterSpec& spec) {
 }
 
 Result<const Architecture*> FamilyOf(const CheckpointSource& source) {
-  const json& model = source.manifest().model;
-  const json name = model.value("architecture", json());
-  if (const auto* family = FindArchitecture(name.is_string() ? name.get<std::string>() : "")) return family;
-  if (model.value("config", json::object()).contains(kQuantization) ||
+  const Model& model = source.manifest().model;
+  if (const auto* family = FindArchitecture(model.architecture.value_or(""))) return family;
+  if (model.Get("config").contains(kQuantization) ||
       std::ranges::any_of(source.catalog().tensors,
                           [](const TensorEntry& tensor) { return tensor.dtype == Dtype::kF8E4M3; }))
     return InvalidArgument(

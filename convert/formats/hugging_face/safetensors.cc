@@ -92,11 +92,11 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
   return parameters;
 }
 
-Result<ForeignModel> SafetensorsRelease(const json& model, Dtype,
+Result<ForeignModel> SafetensorsRelease(const Model& model, Dtype,
                                         const std::vector<ParameterSpec>& parameters) {
   ForeignModel canonical = CanonicalModel(parameters);
   canonical.metadata[kParametersKey] = EncodeParameters(parameters);
-  canonical.metadata[kModelKey] = model.dump();
+  canonical.metadata[kModelKey] = json(model).dump();
   return canonical;
 }
 
@@ -113,10 +113,9 @@ Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std
   CAIRN_RETURN_IF_ERROR(CheckNoSlice(files, options));
   const auto& metadata = files.metadata;
   if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
-    return OpenUnderOwnNames(fs, std::move(files), nlohmann::json::object(), options);
-  Manifest manifest;
-  CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
-  if (!manifest.model.is_object()) return Corrupt("{}: {} is not an object", path, kModelKey);
+    return OpenUnderOwnNames(fs, std::move(files), {}, options);
+  CAIRN_ASSIGN_OR_RETURN(const json model, ParseStrictJson(metadata.at(kModelKey)));
+  if (!model.is_object()) return Corrupt("{}: {} is not an object", path, kModelKey);
   for (const StoredArray& tensor : files.tensors)
     if (!tensor.unknown_type.empty())
       return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.unknown_type);
@@ -132,6 +131,7 @@ Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std
     CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder.Tensor(spec, Role::kWeight, array.dtype));
     builder.AddPart(tensor, Box::Whole(spec.shape), array);
   }
+  Manifest manifest{.model = model};
   const std::string about = RunTextOf(manifest.model);
   return builder.Open(fs, files.directory, std::move(manifest), Replicas::kStrict, about);
 }

@@ -23,7 +23,7 @@ Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std
                                                        ReaderOptions& options);
 
 // CanonicalModel(), with the metadata above.
-Result<ForeignModel> SafetensorsRelease(const nlohmann::json& model, Dtype dtype,
+Result<ForeignModel> SafetensorsRelease(const Model& model, Dtype dtype,
                                         const std::vector<ParameterSpec>& parameters);
 
 // The text of `cairn.parameters`.

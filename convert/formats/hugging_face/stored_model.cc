@@ -21,14 +21,14 @@ namespace {
 using nlohmann::json;
 
 // The one type of all weights: config.json may state another, in which transformers computes.
-void NoteDtype(const StoredCatalog& catalog, json& model) {
+void NoteDtype(const StoredCatalog& catalog, Model& model) {
   if (catalog.tensors.empty()) return;
   const Dtype dtype = catalog.tensors[0].dtype;
   const auto has_it = [&](const TensorEntry& tensor) {
     const CanonicalModule* module = ModuleOfParameter(tensor.spec.name);
     return tensor.dtype == dtype || (module && module->keeps_type);
   };
-  if (std::ranges::all_of(catalog.tensors, has_it)) model["hugging_face"]["stored_dtype"] = TorchName(dtype);
+  if (std::ranges::all_of(catalog.tensors, has_it)) model.rest["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
 TensorTable TableOf(const std::vector<StoredArray>& tensors) {
@@ -85,7 +85,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, WeightFiles fi
   return builder.Open(fs, files.directory, std::move(manifest), Replicas::kStrict, about);
 }
 
-Result<std::unique_ptr<ForeignSource>> OpenAsStored(FileSystem& fs, WeightFiles files, json model,
+Result<std::unique_ptr<ForeignSource>> OpenAsStored(FileSystem& fs, WeightFiles files, Model model,
                                                     const OpenOptions& options) {
   ConfigMapping mapping;
   Manifest manifest;
@@ -117,10 +117,11 @@ bool HasScales(const std::vector<BlockScaled>& scaled) {
 }
 
 // Under own names. Weights with scales are read as `type`, or stay as they are.
-Result<std::unique_ptr<ForeignSource>> OpenNames(FileSystem& fs, WeightFiles files, json model,
+Result<std::unique_ptr<ForeignSource>> OpenNames(FileSystem& fs, WeightFiles files, Model model,
                                                  bool has_family, std::optional<Dtype> type,
                                                  const OpenOptions& options) {
-  const json quantization = model.value("config", json::object()).value(kQuantization, json());
+  const json& config = model.Get("config");
+  const json quantization = config.is_object() ? config.value(kQuantization, json()) : json();
   CAIRN_ASSIGN_OR_RETURN(auto source, OpenAsStored(fs, std::move(files), std::move(model), options));
   const auto scaled = FindBlockScaled(source->catalog(), quantization, has_family);
   if (!scaled.ok()) return scaled.status().WithContext(source->name());
@@ -168,7 +169,7 @@ Result<std::unique_ptr<ForeignSource>> OpenThroughNames(FileSystem& fs, WeightFi
 
 }  // namespace
 
-std::string RunTextOf(const json& model) {
+std::string RunTextOf(const Model& model) {
   json fields = model;
   fields.erase("hugging_face");
   return fields.dump();
@@ -201,7 +202,7 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
   return OpenMapped(fs, std::move(files), *mapping, std::move(manifest), options.allow);
 }
 
-Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files, json model,
+Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files, Model model,
                                                          const OpenOptions& options) {
   return OpenNames(fs, std::move(files), std::move(model), /*has_family=*/false, options.dequantized,
                    options);

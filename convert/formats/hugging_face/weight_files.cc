@@ -217,7 +217,7 @@ Result<StoredNames> NamesOfHuggingFace(FileSystem& fs, const std::string& path) 
   CAIRN_ASSIGN_OR_RETURN(const WeightFiles files, ReadWeights(fs, path));
   StoredNames names;
   for (const StoredArray& tensor : files.tensors) names.tensors.push_back(WholeTensor(tensor));
-  CAIRN_ASSIGN_OR_RETURN(names.model["config"],
+  CAIRN_ASSIGN_OR_RETURN(names.model.rest["config"],
                          ReadJsonObject(fs, JoinPath(files.directory, "config.json"), kMaxConfigBytes));
   return names;
 }

@@ -89,12 +89,12 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   if (topology.virtual_stages != 1)
     return NotSupported("DeepSpeed's pipeline has no virtual stages; leave --virtual-stages out");
-  if (source.manifest().model.empty()) {
+  const Model& described = source.manifest().model;
+  if (described.empty()) {
     if (topology.tp != 1 || topology.pp != 1)
       return InvalidArgument("it does not record how the model is cut; choose --tp 1 --pp 1");
     return PlainModel(tensors);
   }
-  const Model described = source.manifest().model;
   LocalModel model;
   CAIRN_ASSIGN_OR_RETURN(model.shape, MegatronShapeOf(described, tensors));
   MegatronDialect& dialect = model.shape.dialect;

@@ -10,7 +10,8 @@ Manifest ExampleManifest() {
   manifest.run = "0123456789abcdef0123456789abcdef";
   manifest.step = 20;
   manifest.topology = {2, 2, 1, 1};
-  manifest.model = {{"architecture", "gpt2"}, {"layernorm_epsilon", 1e-5}};
+  manifest.model.architecture = "gpt2";
+  manifest.model.layernorm_epsilon = 1e-5;
   manifest.state = {{"iteration", 20}, {"consumed_tokens", 640}};
   manifest.files = {{"shard-00000.h5", 4096, DigestOf("a")}, {"index.h5", 8192, DigestOf("b")}};
   manifest.catalog_bytes = 100;

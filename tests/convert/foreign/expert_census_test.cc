@@ -73,11 +73,11 @@ TEST(ExpertCensusTest, APartInAnotherFormIsNotMissing) {
   std::vector<TensorEntry> adapter;
   for (const int expert : {0, 2, 5})
     adapter.push_back(Weight(fmt::format("a.experts.{}.up.lora_A.weight", expert), {4, 32}));
-  EXPECT_THAT(CountExperts(adapter, {{"num_experts", 8}}).lost, IsEmpty());
+  EXPECT_THAT(CountExperts(adapter, json{{"num_experts", 8}}).lost, IsEmpty());
 }
 
 TEST(ExpertCensusTest, APrunedMixtureIsANote) {
-  const ExpertCensus census = CountExperts(OneByOne(3, 3), {{"config", {{"num_experts", 4}}}});
+  const ExpertCensus census = CountExperts(OneByOne(3, 3), json{{"config", {{"num_experts", 4}}}});
   EXPECT_THAT(census.lost, IsEmpty());
   EXPECT_THAT(census.notes,
               ElementsAre(HasSubstr("pruned: files and router have 3 of the configuration's 4")));

@@ -93,14 +93,14 @@ std::string Error(const StepInfo& info, const TensorTable& table,
 
 TEST(WholeCheckTest, EachRelaxationIsAFlag) {
   ModelShape shape{.layers = 1, .hidden = 8, .heads = 2, .vocab = 16, .modules = kLlamaModules};
-  StepInfo info{.model = {{"num_layers", 1},
-                          {"hidden_size", 8},
-                          {"num_attention_heads", 2},
-                          {"vocab_size", 16},
-                          {"gated_mlp", true},
-                          {"activation", "silu"},
-                          {"normalization", "RMSNorm"},
-                          {"position_embedding", "rope"}}};
+  StepInfo info{.model = json{{"num_layers", 1},
+                              {"hidden_size", 8},
+                              {"num_attention_heads", 2},
+                              {"vocab_size", 16},
+                              {"gated_mlp", true},
+                              {"activation", "silu"},
+                              {"normalization", "RMSNorm"},
+                              {"position_embedding", "rope"}}};
   const TensorTable without = Weights(GptSpecs(shape), "final_norm.weight");
   EXPECT_THAT(Error(info, without), HasSubstr("missing: final_norm.weight; --allow GLOB"));
   EXPECT_EQ(Error(info, without, {"final_*"}), "");
@@ -113,11 +113,11 @@ TEST(WholeCheckTest, EachRelaxationIsAFlag) {
 
 TEST(WholeCheckTest, APartThatTheHistoryAllowsIsNotMissing) {
   ModelShape shape{.layers = 1, .hidden = 8, .heads = 2, .vocab = 16, .positions = 4};
-  Manifest manifest{.model = {{"num_layers", 1},
-                              {"hidden_size", 8},
-                              {"num_attention_heads", 2},
-                              {"vocab_size", 16},
-                              {"max_position_embeddings", 4}}};
+  Manifest manifest{.model = json{{"num_layers", 1},
+                                  {"hidden_size", 8},
+                                  {"num_attention_heads", 2},
+                                  {"vocab_size", 16},
+                                  {"max_position_embeddings", 4}}};
   const TensorTable without = Weights(GptSpecs(shape), "final_norm.bias");
   EXPECT_THAT(MissingParameters(without, manifest), ElementsAre("final_norm.bias"));
   manifest.history.push_back(AllowedLine("final_norm.bias"));

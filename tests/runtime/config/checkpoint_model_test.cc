@@ -66,7 +66,7 @@ TEST(CheckpointModelTest, ReadsTheSavedModel) {
   const char* families[] = {"qwen2", "gpt2", "bloom", "gpt_neox", "megatron"};
   for (size_t i = 0; i < configs.size(); ++i) {
     const CheckpointModel model = ModelOf(configs[i]);
-    EXPECT_EQ(model.facts["architecture"], families[i]);
+    EXPECT_EQ(TextOfFamily(model.facts.architecture), families[i]);
     ModelSpec there = model.spec, wanted = *SpecOfFlags(configs[i]);
     EXPECT_TRUE(there == wanted) << families[i];
     TrainConfig taken;
@@ -127,8 +127,8 @@ TEST(CheckpointModelTest, UntrainableModelsAreRefusedByName) {
            {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}, {"bend", 1}}, "bend is 1"},
            {"hidden_size", -4, "the model's hidden_size is -4"},
            {"num_layers", "many", "the model's num_layers is \"many\""}}) {
-    json facts = FactsOf(*SpecOfFlags(flags));
-    facts[name] = value;
+    Model facts = FactsOf(*SpecOfFlags(flags));
+    facts.Set(name, value);
     const auto model = ReadCheckpointModel("STEP", facts, NamesOf(flags));
     ASSERT_FALSE(model.ok()) << name;
     EXPECT_THAT(model.status().message(), HasSubstr(says));

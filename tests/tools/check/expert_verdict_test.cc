@@ -68,7 +68,9 @@ struct Toy {
 
   ValueReport Check() const {
     StepInfo info;
-    info.model = {{"num_experts", kExperts}, {"num_experts_per_token", 2}, {"num_layers", 3}};
+    info.model.num_experts = kExperts;
+    info.model.num_experts_per_token = 2;
+    info.model.num_layers = 3;
     info.state = state;
     MadeSource source(
         info, Tensors(), [&](const TensorEntry& tensor, uint64_t begin, std::span<std::byte> out) {

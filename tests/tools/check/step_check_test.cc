@@ -102,25 +102,25 @@ std::string ProblemOf(const std::function<void(Manifest&)>& change, const std::s
 TEST(ModelCheckTest, AManifestMustMatchItsTensorsAndDirectory) {
   EXPECT_EQ(ProblemOf([](Manifest&) {}), "");
   EXPECT_EQ(ProblemOf([](Manifest&) {}, "back"), "") << "restored under another name";
-  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model = nlohmann::json::object(); }), "") << "no model";
+  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model = Model(); }), "") << "no model";
   EXPECT_EQ(ProblemOf([](Manifest& m) {
-              m.model["architecture"] = "my_own";
-              m.model["hidden_size"] = 3;
+              m.model.architecture = "my_own";
+              m.model.hidden_size = 3;
             }),
             "");
   EXPECT_EQ(ProblemOf([](Manifest& m) { m.state.erase("iteration"); }), "");
-  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model["max_position_embeddings"] = 0; }), "") << "not recorded";
+  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model.max_position_embeddings = 0; }), "") << "not recorded";
   const struct {
     const char* says;
     std::function<void(Manifest&)> change;
   } kCases[] = {
-      {"its model has 1 layers, but its tensors belong to 4", [](Manifest& m) { m.model["num_layers"] = 1; }},
-      {"its model has \"4\" layers", [](Manifest& m) { m.model["num_layers"] = "4"; }},
+      {"its model has 1 layers, but its tensors belong to 4", [](Manifest& m) { m.model.num_layers = 1; }},
+      {"its model has \"4\" layers", [](Manifest& m) { m.model.num_layers = "4"; }},
       {"attention heads do not divide its hidden size",
-       [](Manifest& m) { m.model["num_attention_heads"] = 3; }},
-      {"heads of 4 rows", [](Manifest& m) { m.model["num_attention_heads"] = 2; }},
-      {"it is stored as", [](Manifest& m) { m.model["hidden_size"] = 32; }},
-      {"it is stored as", [](Manifest& m) { m.model["vocab_size"] = 51; }},
+       [](Manifest& m) { m.model.num_attention_heads = 3; }},
+      {"heads of 4 rows", [](Manifest& m) { m.model.num_attention_heads = 2; }},
+      {"it is stored as", [](Manifest& m) { m.model.hidden_size = 32; }},
+      {"it is stored as", [](Manifest& m) { m.model.vocab_size = 51; }},
       {"iteration -5", [](Manifest& m) { m.state["iteration"] = -5; }},
       {"iteration 4, but it is of step 100", [](Manifest& m) { m.state["iteration"] = 4; }},
       {"stages do not fit",
@@ -139,7 +139,7 @@ TEST(ModelCheckTest, AManifestMustMatchItsTensorsAndDirectory) {
 
 TEST(ModelCheckTest, AManifestMustHaveTheNumberOfExpertsOfItsTensors) {
   const auto problem = [](int64_t experts) {
-    return ProblemOf([&](Manifest& m) { m.model["num_experts"] = experts; }, "step-00000100",
+    return ProblemOf([&](Manifest& m) { m.model.num_experts = experts; }, "step-00000100",
                      {.layers = 4, .experts = 4});
   };
   EXPECT_EQ(problem(4), "");

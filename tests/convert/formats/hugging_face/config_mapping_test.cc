@@ -20,8 +20,8 @@ class MapByConfigTest : public testing::TestWithParam<Architecture> {};
 
 TEST_P(MapByConfigTest, MapsListedTensorsToParameters) {
   std::mt19937_64 rng(1);
-  json model = *ModelOfConfig(GetParam(), RandomConfig(GetParam(), rng));
-  model["hugging_face"]["config"] = json::object();
+  Model model = *ModelOfConfig(GetParam(), RandomConfig(GetParam(), rng));
+  model.rest["hugging_face"]["config"] = json::object();
   const auto expanded = Expand(GetParam(), model);
   TensorTable table;
   for (const ForeignTensor& tensor : expanded->tensors) {
@@ -77,12 +77,12 @@ TEST(MtpTest, CopiesInItsLayersAreTwinsAndMissingLayersAreTakenOut) {
   config["num_nextn_predict_layers"] = 1;
   config["tie_word_embeddings"] = false;
   ConfigModel model{"config.json", &family, *ModelOfConfig(family, config)};
-  model.model["hugging_face"]["config"] = json::object();
+  model.model.rest["hugging_face"]["config"] = json::object();
   TensorTable table;
   const auto expanded = Expand(family, model.model);
   for (const ForeignTensor& tensor : expanded->tensors)
     table.tensors.push_back({{.name = tensor.name, .shape = tensor.shape}, Role::kWeight, Dtype::kF16});
-  const std::string layer = "model.layers." + model.model["num_layers"].dump() + ".";
+  const std::string layer = "model.layers." + model.model.num_layers.dump() + ".";
   const auto of_layer = [&](const TensorEntry& tensor) { return tensor.spec.name.starts_with(layer); };
   EXPECT_TRUE(std::ranges::any_of(table.tensors, of_layer));
   for (const auto& [copy, original] : {std::pair("embed_tokens.weight", "model.embed_tokens.weight"),

@@ -268,7 +268,7 @@ TEST_F(MegatronGroupsTest, MalformedValuesDoNotThrow) {
   for (const char* format : {"dcp", "megatron", "megatron-deepspeed", "universal"})
     EXPECT_THAT(Refusal(format, Gpt({Decays(0.1, 0.0)[0], 7})), HasSubstr("has a group that is number"));
   Source source = Gpt(Decays(0.1, 0.0));
-  source.facts().model["position_embedding"] = 7;
+  source.facts().model.position_embedding = 7;
   EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("position_embedding"));
 }
 
