@@ -99,19 +99,16 @@ class Expander {
   // Visits the modules that the model has: before, in and after its layers.
   template <typename Visit>
   void ForEachModule(const std::vector<const Module*>& modules, const Visit& visit) const {
-    const auto visit_all = [&](int place, int layer) {
+    for (const int part : PartsOf(shape_)) {
+      const int layer = IsInLayers(part) ? part : 0;
       for (const Module* module : modules) {
-        if (FindCanonicalModule(module->canonical[0])->place != place || !Holds(module->when, model_, layer))
+        if (FindCanonicalModule(module->canonical[0])->place != PlaceOf(part) ||
+            !Holds(module->when, model_, layer))
           continue;
         if (Holds(module->weight, model_, layer)) visit(*module, false, layer);
         if (Holds(module->bias, model_, layer)) visit(*module, true, layer);
       }
-    };
-    visit_all(kBeforeLayers, 0);
-    for (int layer = 0; layer < shape_.layers; ++layer) visit_all(0, layer);
-    visit_all(kAfterLayers, 0);
-    for (int layer = static_cast<int>(shape_.layers); layer < shape_.AllLayers(); ++layer)
-      visit_all(0, layer);
+    }
   }
 
   std::vector<ParameterSpec> SpecsOf(const Module& module, bool bias, int layer) const {

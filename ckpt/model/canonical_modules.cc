@@ -1,6 +1,7 @@
 #include "ckpt/model/canonical_modules.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "ckpt/base/parse_number.h"
@@ -122,28 +123,34 @@ ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const 
   return spec;
 }
 
+std::vector<int> PartsOf(const ModelShape& shape) {
+  std::vector<int> parts(shape.AllLayers() + 2);
+  std::iota(parts.begin(), parts.end(), kBeforeLayers);
+  const auto after = parts.begin() + 1 + shape.layers;
+  std::iota(after + 1, parts.end(), static_cast<int>(shape.layers));
+  *after = kAfterLayers;
+  return parts;
+}
+
+ModuleSet ModulesOf(const ModelShape& shape, int part) {
+  if (!IsInLayers(part)) return shape.modules.outside();
+  const auto layer = static_cast<uint64_t>(part), layers = static_cast<uint64_t>(shape.layers);
+  return layer < layers ? shape.modules.layer(layer) : shape.modules.mtp(layer - layers);
+}
+
 std::vector<ParameterSpec> GptSpecs(const ModelShape& shape) {
   std::vector<ParameterSpec> specs;
   const auto modules = CanonicalModules();
-  const auto add = [&](const ModuleSet& set, int place, int layer) {
-    const auto add_group = [&](auto first, auto last, bool bias) {
-      for (auto module = first; module != last; ++module)
-        if (set.Has(*module, bias)) specs.push_back(SpecOf(*module, bias, layer, shape));
-    };
+  for (const int part : PartsOf(shape)) {
+    ModuleSet set = ModulesOf(shape, part);
+    if (part == kAfterLayers && !shape.tied) set.Add(*FindCanonicalModule("output"), /*bias=*/false);
     for (auto first = modules.begin(), last = first; first != modules.end(); first = last) {
       last = std::find_if_not(first + 1, modules.end(), [](const auto& module) { return module.fused; });
-      if (first->place != place) continue;
-      add_group(first, last, /*bias=*/false);
-      add_group(first, last, /*bias=*/true);
+      for (const bool bias : {false, true})
+        for (auto module = first; module != last && first->place == PlaceOf(part); ++module)
+          if (set.Has(*module, bias)) specs.push_back(SpecOf(*module, bias, part, shape));
     }
-  };
-  ModuleSet outside = shape.modules.outside();
-  if (!shape.tied) outside.Add(*FindCanonicalModule("output"), /*bias=*/false);
-  add(outside, kBeforeLayers, 0);
-  for (int layer = 0; layer < shape.layers; ++layer) add(shape.modules.layer(layer), 0, layer);
-  add(outside, kAfterLayers, 0);
-  for (int layer = static_cast<int>(shape.layers); layer < shape.AllLayers(); ++layer)
-    add(shape.modules.mtp(static_cast<uint64_t>(layer - shape.layers)), 0, layer);
+  }
   return specs;
 }
 

@@ -68,6 +68,14 @@ const CanonicalModule* ModuleOfParameter(std::string_view name);
 // prediction (ModelShape::IsMtp) lies where the modules after the layers do.
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape);
 
+// The parts of a decoder, in the order of its parameters: kBeforeLayers, each layer, kAfterLayers, and each
+// layer of multi-token prediction.
+std::vector<int> PartsOf(const ModelShape& shape);
+// CanonicalModule::place of the modules of a part.
+inline int PlaceOf(int part) { return IsInLayers(part) ? 0 : part; }
+// The modules of a part, without the output layer.
+ModuleSet ModulesOf(const ModelShape& shape, int part);
+
 // The parameters of a decoder, in the order of the trainer's flat buffer (placement.h). Query, key and value
 // follow each other, weights before biases, and so do gate and up; each group is therefore one fused matrix
 // in memory.

@@ -93,6 +93,8 @@ struct Cut {
 
 inline constexpr int kBeforeLayers = -1;        // on the first stage: embeddings
 inline constexpr int kAfterLayers = INT32_MAX;  // on the last stage: final norm, output head
+// True for a layer's number.
+inline bool IsInLayers(int layer) { return layer != kBeforeLayers && layer != kAfterLayers; }
 
 struct ParameterSpec {
   std::string name;            // canonical: "layers.3.mlp.up.weight"

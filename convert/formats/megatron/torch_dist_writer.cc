@@ -139,13 +139,7 @@ class TorchDistPlanner {
   }
 
   int ExpertRanks() const { return plan_.topology.ep * plan_.topology.size(Axis::kEtp); }
-  bool IsMixture(int layer) const {
-    if (!IsInLayers(layer)) return false;
-    const auto number = static_cast<uint64_t>(layer), layers = static_cast<uint64_t>(plan_.shape.layers);
-    const DecoderModules& modules = plan_.shape.modules;
-    return (plan_.shape.IsMtp(layer) ? modules.mtp(number - layers) : modules.layer(number))
-        .Has("mlp.router");
-  }
+  bool IsMixture(int layer) const { return ModulesOf(plan_.shape, layer).Has("mlp.router"); }
   // All layers are stacked under one name, unless only some are mixtures.
   bool IsStacked(int layer) const {
     return IsInLayers(layer) && !layers_differ_ && !plan_.shape.IsMtp(layer);

@@ -31,27 +31,16 @@ class Builder {
       return InvalidArgument(
           "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp,
           shape_.KvHeads(), shape_.Ffn());
-    CAIRN_RETURN_IF_ERROR(AddAll(kBeforeLayers));
-    for (int layer = 0; layer < shape_.layers; ++layer) CAIRN_RETURN_IF_ERROR(AddAll(layer));
-    CAIRN_RETURN_IF_ERROR(AddAll(kAfterLayers));
-    for (int layer = static_cast<int>(shape_.layers); layer < shape_.AllLayers(); ++layer)
-      CAIRN_RETURN_IF_ERROR(AddAll(layer));
+    for (const int part : PartsOf(shape_))
+      for (const MegatronModule& module : MegatronModules())
+        for (const bool bias : {false, true})
+          if (module.cut_as().place == PlaceOf(part)) CAIRN_RETURN_IF_ERROR(Add(module, bias, part));
     for (const auto& [name, index] : index_)
       if (!used_.contains(index)) return NotSupported("tensor {} has no place in Megatron's GPT", name);
     return std::move(result_);
   }
 
  private:
-  // `layer`, or kBeforeLayers, kAfterLayers.
-  Status AddAll(int layer) {
-    const int place = IsInLayers(layer) ? 0 : layer;
-    for (const MegatronModule& module : MegatronModules()) {
-      if (module.cut_as().place != place) continue;
-      for (const bool bias : {false, true}) CAIRN_RETURN_IF_ERROR(Add(module, bias, layer));
-    }
-    return OkStatus();
-  }
-
   const Dims& ShapeOf(size_t parameter) const { return tensors_.parameters[parameter].spec.shape; }
 
   Status Add(const MegatronModule& module, bool bias, int layer) {

@@ -68,9 +68,6 @@ struct MegatronDialect {
   }
 };
 
-// True for a layer's number, false for kBeforeLayers and kAfterLayers.
-inline bool IsInLayers(int layer) { return layer != kBeforeLayers && layer != kAfterLayers; }
-
 struct MegatronParameter {
   const MegatronModule* module = nullptr;
   bool bias = false;
