@@ -121,19 +121,27 @@ Status ReadRope(const json& config, Model& model) {
       return NotSupported(
           "config.json: rope_parameters differ by kind of layer ({}), which no table supports", key);
   json scaling = config.value("rope_scaling", json());
-  scaling = scaling.is_object() ? Scaling(scaling) : Scaling(parameters);
-  json theta = FirstKey(parameters, {"rope_theta"});
-  if (theta.is_null()) theta = FirstKey(config, {"rope_theta", "rotary_emb_base"});
-  json percent = FirstKey(parameters, {"partial_rotary_factor"});
-  if (percent.is_null()) percent = FirstKey(config, {"partial_rotary_factor", "rotary_pct"});
-  if (!theta.is_null()) model.rotary_base = theta;
+  if (!scaling.is_object()) scaling = parameters;
+  Model stated;
+  stated.rope_scaling = scaling;
+  stated.rotary_base = FirstKey(parameters, {"rope_theta"});
+  if (stated.rotary_base.is_null()) stated.rotary_base = FirstKey(config, {"rope_theta", "rotary_emb_base"});
+  stated.rotary_percent = FirstKey(parameters, {"partial_rotary_factor"});
+  if (stated.rotary_percent.is_null())
+    stated.rotary_percent = FirstKey(config, {"partial_rotary_factor", "rotary_pct"});
+  return TakeRope(stated, model);
+}
+
+Status TakeRope(const Model& rotated, Model& model) {
+  const json &percent = rotated.rotary_percent, &scaling = rotated.rope_scaling;
+  if (!rotated.rotary_base.is_null()) model.rotary_base = rotated.rotary_base;
   if (!percent.is_null() && percent != 1 && model.rotary_percent.is_null())
     return NotSupported(
         "config.json: partial_rotary_factor is {}; transformers applies it only to some kinds of rope of "
         "this family, and no table says which",
         percent.dump());
   if (!percent.is_null() && !model.rotary_percent.is_null()) model.rotary_percent = percent;
-  if (!scaling.is_null()) model.rope_scaling = scaling;
+  if (scaling.is_object() && !Scaling(scaling).is_null()) model.rope_scaling = Scaling(scaling);
   return OkStatus();
 }
 

@@ -25,9 +25,10 @@ void ReadWindow(Model& model);
 // The inverse of these, for a model that was not read from a config.json. `function` is FunctionOf().
 Model WithSpellings(const Architecture& architecture, Model model, const Model& function);
 
-// Sets those of rotary_base, rotary_percent and rope_scaling that the file states. Errors: NotSupported if
-// they differ by layer.
+// Sets those of rotary_base, rotary_percent and rope_scaling that the file states, or a writer of `rotated`
+// would. Errors: NotSupported if they differ by layer, or the family has no such part of a head.
 Status ReadRope(const nlohmann::json& config, Model& model);
+Status TakeRope(const Model& rotated, Model& model);
 
 // Writes both spellings of the model's fields, rope_theta and partial_rotary_factor also under the keys that
 // `also` has for them; with `keep`, keys that the file already has stay.

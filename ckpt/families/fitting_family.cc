@@ -12,12 +12,10 @@ namespace {
 
 // A family may derive the width of its MLP from hidden_size (BLOOM); that is not a field of the function.
 bool Computes(const Architecture& family, const Model& model) {
-  const Result<nlohmann::json> config = ConfigOfModel(family, model, Dtype::kF32);
-  if (!config.ok()) return false;
-  const Result<Model> back = ModelOfConfig(family, *config);
+  const Result<Model> held = HeldBy(family, model);
   const Result<ModelShape> shape = ReadShape(model);
-  return back.ok() && shape.ok() && ReadShape(*back)->ffn == shape->ffn &&
-         SameFunction(model, *back, family.name).ok();
+  return held.ok() && shape.ok() && ReadShape(*held)->ffn == shape->ffn &&
+         SameFunction(model, *held, family.name).ok();
 }
 
 }  // namespace

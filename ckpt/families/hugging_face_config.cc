@@ -169,6 +169,29 @@ Model FieldsOf(const Architecture& architecture, const json& config) {
   return model;
 }
 
+// The values of fields that follow from others. Errors: InvalidArgument naming an ill-typed key.
+Status ReadSpellings(const Architecture& architecture, Model& model) {
+  DeriveSizes(architecture, model);
+  CAIRN_RETURN_IF_ERROR(ReadShape(model).status().WithContext("config.json"));
+  CAIRN_RETURN_IF_ERROR(CheckFlags(architecture, model));
+  CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
+  ReadWindow(model);
+  return OkStatus();
+}
+
+// What a file says of a field; null: nothing, unless the field is nullable.
+json Stated(const Field& field, const Model& model, const Model& function) {
+  if (const json& value = model.Get(field.model); !value.is_null()) return value;
+  const json& implied = function.Get(field.model);
+  return field.nullable || (!implied.is_null() && !field.fallback.is_null()) ? implied : field.fallback;
+}
+
+// The model with the rope that a file of the family states.
+Model Rotated(const Architecture& architecture, Model model, const Model& function) {
+  if (!architecture.model.rotary_percent.is_null()) model.rotary_percent = function.rotary_percent;
+  return model;
+}
+
 // The sizes, the modules, and `tied` as the family has it by default, without multi-token prediction; `table`
 // is null if it has none. An unknown family is assumed to be like the newer ones.
 Result<ModelShape> ShapeOfFamily(const Architecture* table, const json& config) {
@@ -198,11 +221,7 @@ Result<Model> ModelOfConfig(const Architecture& architecture, const json& config
   Model model = FieldsOf(architecture, config);
   model.architecture = architecture.name;
   if (architecture.rope) CAIRN_RETURN_IF_ERROR(ReadRope(config, model));
-  DeriveSizes(architecture, model);
-  CAIRN_RETURN_IF_ERROR(ReadShape(model).status().WithContext("config.json"));
-  CAIRN_RETURN_IF_ERROR(CheckFlags(architecture, model));
-  CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
-  ReadWindow(model);
+  CAIRN_RETURN_IF_ERROR(ReadSpellings(architecture, model));
   ReadOthers(architecture, config, model);
   model.rest["function"] = kFunctionVersion;
   return model;
@@ -246,21 +265,13 @@ Result<json> ConfigOfModel(const Architecture& architecture, const Model& given,
     for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.Get(token);
   }
   for (const Field& field : architecture.fields) {
-    const json& value = model.Get(field.model);
-    if (value.is_null()) {
-      const json& implied = function.Get(field.model);
-      if (!has_kept && (field.nullable || !field.fallback.is_null()))
-        config[field.config[0]] = field.nullable || !implied.is_null() ? implied : field.fallback;
-      continue;
-    }
-    if (was.Get(field.model) == value) continue;
+    const json value = has_kept ? model.Get(field.model) : Stated(field, model, function);
+    if (value.is_null() ? has_kept || !field.nullable : value == was.Get(field.model)) continue;
     for (const std::string& key : field.config) config.erase(key);
     config[field.config[0]] = value;
   }
   if (architecture.rope) {
-    Model rotated = model;
-    if (!has_kept && !architecture.model.rotary_percent.is_null())
-      rotated.rotary_percent = function.rotary_percent;
+    const Model rotated = has_kept ? model : Rotated(architecture, model, function);
     const bool same = was.rotary_base == model.rotary_base && was.rotary_percent == model.rotary_percent &&
                       was.rope_scaling == model.rope_scaling;
     WriteRope(rotated, architecture.rope_also, has_kept && same, config);
@@ -273,6 +284,16 @@ Result<json> ConfigOfModel(const Architecture& architecture, const Model& given,
       if (kept.contains(key) && kept[key].is_string()) type = kept[key];
   config["dtype"] = config["torch_dtype"] = type;  // the latter: transformers before 5
   return config;
+}
+
+Result<Model> HeldBy(const Architecture& architecture, const Model& given) {
+  const Model function = FunctionOf(given), model = WithSpellings(architecture, given, function);
+  Model held = architecture.model;
+  for (const Field& field : architecture.fields)
+    if (json value = Stated(field, model, function); !value.is_null()) held.Set(field.model, std::move(value));
+  if (architecture.rope) CAIRN_RETURN_IF_ERROR(TakeRope(Rotated(architecture, model, function), held));
+  CAIRN_RETURN_IF_ERROR(ReadSpellings(architecture, held));
+  return held;
 }
 
 Model CompleteModel(const Model& model) {

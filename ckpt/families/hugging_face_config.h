@@ -25,6 +25,10 @@ Result<ModelShape> ShapeOfConfig(const nlohmann::json& config);
 // field that the model lacks.
 Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const Model& model, Dtype dtype);
 
+// The model that a reader of such a file would find, if the model's own file is not kept. Errors: those of
+// ModelOfConfig.
+Result<Model> HeldBy(const Architecture& architecture, const Model& model);
+
 // The value under `key` that a model keeps of the files that it was read from
 // ("config", "generation_config", "stored_dtype"); null if it has none.
 nlohmann::json KeptOfHuggingFace(const Model& model, const char* key);

@@ -116,6 +116,10 @@ TEST_P(ArchitectureTest, ConfigurationsRoundTrip) {
     model.erase("other");
     json again = *ModelOfConfig(GetParam(), *ConfigOfModel(GetParam(), model, Dtype::kBF16));
     EXPECT_EQ(again, model);
+    Model held = *HeldBy(GetParam(), model);
+    held.architecture = GetParam().name;
+    held.rest["function"] = kFunctionVersion;
+    EXPECT_EQ(json(held), again);
   }
 }
 
