@@ -47,13 +47,12 @@ Status JoinMegatron(RankSlices& ranks) {
   if (!shown.ok()) return ranks.Fail(ranks.models[0].name(), shown.status());
   const bool tied =
       std::ranges::none_of(ranks.slices, [](const RankSlice& slice) { return IsHead(slice.place.name); });
-  Model model;
-  auto read = ReadMegatronArgs(*args, version, tied, ranks.options, model, *shown);
+  auto read = ReadMegatronArgs(*args, version, tied, ranks.options, *shown);
   if (!read.ok()) return ranks.Fail(ranks.models[0].name(), read.status());
-  MegatronShape shape = *std::move(read);
+  MegatronShape& shape = read->shape;
   TrimVocabulary(ranks, shape);
-  model.vocab_size = shape.vocab;
-  ranks.manifest.model = model;
+  ranks.manifest.model = std::move(read->model);
+  ranks.manifest.model.vocab_size = shape.vocab;
   ranks.manifest.topology.tp = ranks.layers.tp;
   ranks.manifest.topology.pp = static_cast<int>(ranks.models.size()) / ranks.layers.tp;
   MegatronAssembler assembler(shape, ranks.layers.tp, ranks.builder);

@@ -56,15 +56,14 @@ class UniversalOpener {
     const bool megatron = places.size() == names_.size() && args_;
     if (megatron) {
       const bool tied = std::ranges::none_of(places, [](const auto& p) { return IsHead(p.second.name); });
-      Model model;
-      auto read = ReadMegatronArgs(*args_, 3, tied, options_, model);
+      auto read = ReadMegatronArgs(*args_, 3, tied, options_);
       if (!read.ok()) return read.status().WithContext(directory_);
-      shape_ = *std::move(read);
+      shape_ = std::move(read->shape);
+      manifest_.model = std::move(read->model);
       const uint64_t vocab =
           options_.vocab_size > 0 ? options_.vocab_size : OriginalVocabulary(states_[0].root());
       if (vocab > 0 && std::cmp_less_equal(vocab, shape_.vocab))
-        model.vocab_size = shape_.vocab = static_cast<int64_t>(vocab);
-      manifest_.model = model;
+        manifest_.model.vocab_size = shape_.vocab = static_cast<int64_t>(vocab);
     }
     if (steps_differ_ && megatron) {
       CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(

@@ -16,34 +16,14 @@
 namespace cairn {
 namespace {
 
-class ArgumentReader {
- public:
-  ArgumentReader(const PyValue& args, const std::map<std::string, uint64_t>& shown)
-      : args_(args), shown_(shown) {}
-
-  int64_t Size(const char* name) {
-    if (const int64_t value = Size(name, 0); value > 0) return value;
-    if (status_.ok()) status_ = NotFound("the checkpoint's args have no {}", name);
-    return 1;
-  }
-  int64_t Size(const char* name, int64_t otherwise) const {
-    const auto value = AsInt(Find(args_, name));
-    if (value && *value > 0 && *value < int64_t{1} << 40) return *value;
-    const auto shown = shown_.find(name);
-    return shown != shown_.end() && shown->second > 0 ? static_cast<int64_t>(shown->second) : otherwise;
-  }
-  bool Flag(const char* name, bool otherwise = false) const {
-    return AsInt(Find(args_, name)).value_or(otherwise) != 0;
-  }
-  const Status& status() const { return status_; }
-
- private:
-  const PyValue& args_;
-  const std::map<std::string, uint64_t>& shown_;
-  Status status_;
-};
-
 using nlohmann::json;
+
+// A size that an argument states; `otherwise` if it states none.
+int64_t SizeIn(const json& args, const char* name, int64_t otherwise = 0) {
+  const int64_t value = IntOf(Argument(args, name));
+  return value > 0 && value < int64_t{1} << 40 ? value : otherwise;
+}
+bool IsOn(const json& args, const char* name) { return !IsUnset(Argument(args, name)); }
 
 // True if all layers of a HybridModel are attention ("*") and MLP ("-") in turn; "|" is where a stage of the
 // pipeline ends.
@@ -83,13 +63,12 @@ Result<MegatronShape> ReadShapeGiven(const ReaderOptions& options, Manifest& man
         "it has no args, which describe the model; --config FILE takes the config.json of the model for "
         "them");
   std::vector<std::string> history;
-  CAIRN_ASSIGN_OR_RETURN(const ConfigModel config, ReadConfigGiven(FileSystem::Posix(), options, history));
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigGiven(FileSystem::Posix(), options, history));
   std::ranges::move(history, std::back_inserter(manifest.history));
-  manifest.model = config.model;
-  const Model model = manifest.model;
-  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(model));
+  manifest.model = std::move(config.model);
+  CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(manifest.model));
   MegatronShape shape{sizes};
-  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*config.architecture, model));
+  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*config.architecture, manifest.model));
   return shape;
 }
 
@@ -103,10 +82,9 @@ Result<MegatronShape> ReadShapeOfArgs(const PyValue& args, double checkpoint_ver
   manifest.topology = {size("tensor_model_parallel_size", "model_parallel_size"),
                        size("pipeline_model_parallel_size"), size("data_parallel_size"), 0};
   const bool tied = AsInt(Find(args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
-  Model model;
-  CAIRN_ASSIGN_OR_RETURN(const MegatronShape shape,
-                         ReadMegatronArgs(args, checkpoint_version, tied, options, model));
-  manifest.model = model;
+  CAIRN_ASSIGN_OR_RETURN(auto read, ReadMegatronArgs(args, checkpoint_version, tied, options));
+  manifest.model = std::move(read.model);
+  const MegatronShape& shape = read.shape;
   if (shape.experts > 0) {
     // Ranks that share a sequence hold the same weights, as data parallel ranks do.
     manifest.topology.dp *= std::min(size("context_parallel_size"), kMaxWorld / manifest.topology.world());
@@ -118,45 +96,50 @@ Result<MegatronShape> ReadShapeOfArgs(const PyValue& args, double checkpoint_ver
   return shape;
 }
 
-Status ReadSizes(ArgumentReader& from, bool half_layers, Model& model) {
-  const int64_t layers = from.Size("num_layers") / (half_layers ? 2 : 1), hidden = from.Size("hidden_size"),
-                heads = from.Size("num_attention_heads"), head_dim = from.Size("kv_channels", hidden / heads),
-                groups = from.Flag("group_query_attention") ? from.Size("num_query_groups", heads)
-                                                            : from.Size("num_key_value_heads", heads),
-                padded = from.Size("padded_vocab_size"), ffn = from.Size("ffn_hidden_size", 4 * hidden);
-  CAIRN_RETURN_IF_ERROR(from.status());
+// The sizes that `args` states.
+Result<Model> ReadSizes(const json& args, bool half_layers) {
+  for (const char* needed : {"num_layers", "hidden_size", "num_attention_heads", "padded_vocab_size"})
+    if (SizeIn(args, needed) == 0) return NotFound("the checkpoint's args have no {}", needed);
+  const int64_t hidden = SizeIn(args, "hidden_size"), heads = SizeIn(args, "num_attention_heads"),
+                head_dim = SizeIn(args, "kv_channels", hidden / heads),
+                groups = SizeIn(
+                    args, IsOn(args, "group_query_attention") ? "num_query_groups" : "num_key_value_heads",
+                    heads),
+                padded = SizeIn(args, "padded_vocab_size"), ffn = SizeIn(args, "ffn_hidden_size", 4 * hidden);
   if (heads % groups != 0)
     return InvalidArgument("{} query heads are not a multiple of {} groups", heads, groups);
-  model.num_layers = layers;
+  Model model;
+  model.num_layers = SizeIn(args, "num_layers") / (half_layers ? 2 : 1);
   model.hidden_size = hidden;
   model.num_attention_heads = heads;
   model.ffn_hidden_size = ffn;
-  model.vocab_size = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
+  model.vocab_size =
+      std::min(padded, SizeIn(args, "original_vocab_size", SizeIn(args, "vocab_size", padded)));
   if (groups != heads) model.num_key_value_heads = groups;
   if (head_dim * heads != hidden) model.head_dim = head_dim;
-  if (const int64_t experts = from.Size("num_experts", 0); experts > 1) {
+  if (const int64_t experts = SizeIn(args, "num_experts"); experts > 1) {
     model.num_experts = experts;
-    model.moe_ffn_hidden_size = from.Size("moe_ffn_hidden_size", ffn);
-    if (const int64_t shared = from.Size(kSharedExpertSize, 0); shared > 0)
+    model.moe_ffn_hidden_size = SizeIn(args, "moe_ffn_hidden_size", ffn);
+    if (const int64_t shared = SizeIn(args, kSharedExpertSize); shared > 0)
       model.shared_expert_ffn_hidden_size = shared;
   }
-  if (const int64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
+  if (const int64_t positions = SizeIn(args, "max_position_embeddings", SizeIn(args, "seq_length"));
       positions > 0)
     model.max_position_embeddings = positions;
-  return OkStatus();
+  return model;
 }
 
 }  // namespace
 
-Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                       ReaderOptions& options, Model& model,
-                                       const std::map<std::string, uint64_t>& shown) {
-  ArgumentReader from(args, shown);
+Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                      ReaderOptions& options, const std::map<std::string, uint64_t>& shown) {
   json arguments = MegatronArgumentsOf(args);
   CAIRN_ASSIGN_OR_RETURN(const bool half_layers, TakeHalfLayers(arguments));
-  CAIRN_RETURN_IF_ERROR(ReadSizes(from, half_layers, model));
+  for (const auto& [name, size] : shown)
+    if (SizeIn(arguments, name.c_str()) == 0) arguments[name] = size;
+  CAIRN_ASSIGN_OR_RETURN(Model model, ReadSizes(arguments, half_layers));
   model.tied_embeddings = tied;
-  if (from.Flag("apply_layernorm_1p"))
+  if (IsOn(arguments, "apply_layernorm_1p"))
     return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other format can express");
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
   ReadMegatronFunction(arguments, allowed, model);
@@ -166,15 +149,14 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
     model.head_dim = sizes.head_dim;
   }
   MegatronShape shape{sizes};
-  shape.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
-  MegatronDialect& dialect = shape.dialect;
-  dialect.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
-  if (dialect.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit"))
+  shape.vocab_multiple = SizeIn(arguments, "make_vocab_size_divisible_by", 128);
+  shape.dialect = {.gate_last = !Argument(arguments, "glu_activation").is_null(),
+                   .qkv_version = checkpoint_version,
+                   .half_layers = half_layers,
+                   .local_spec = Argument(arguments, "transformer_impl") == "local"};
+  if (shape.dialect.gate_last || IsOn(arguments, "swiglu") || IsOn(arguments, "gated_linear_unit"))
     shape.modules = kLlamaModules;
-  dialect.qkv_version = checkpoint_version;
-  dialect.half_layers = half_layers;
-  dialect.local_spec = AsText(Find(args, "transformer_impl")).value_or("") == "local";
-  return shape;
+  return MegatronArgs{std::move(model), std::move(shape)};
 }
 
 Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
@@ -184,7 +166,7 @@ Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoin
                          args ? ReadShapeOfArgs(*args, checkpoint_version, options, manifest)
                               : ReadShapeGiven(options, manifest));
   if (options.vocab_size > 0)
-    manifest.model[NameOf(&Model::vocab_size)] = shape.vocab = static_cast<int64_t>(options.vocab_size);
+    manifest.model.vocab_size = shape.vocab = static_cast<int64_t>(options.vocab_size);
   manifest.state = MegatronState(root);
   manifest.step = IntField(manifest.state, "iteration");
   return shape;

@@ -16,14 +16,18 @@
 
 namespace cairn {
 
-// Fills `model`; the vocabulary is padded if no argument has its true size.
-// `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
-// show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
-// InvalidArgument if they contradict each other; NotSupported. Arguments that are not understood
-// may be allowed (convert/formats/megatron_model/megatron_function.h): args.NAME.
-Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                       ReaderOptions& options, Model& model,
-                                       const std::map<std::string, uint64_t>& shown = {});
+struct MegatronArgs {
+  Model model;
+  MegatronShape shape;
+};
+// The vocabulary is padded if no argument has its true size. `args` is the argparse.Namespace (or dict) in a
+// checkpoint; `shown` has sizes by argument that its tensors show, for those that `args` lacks
+// (megatron_sizes.h). Errors: NotFound naming a missing argument; InvalidArgument if they contradict each
+// other; NotSupported. Arguments that are not understood may be allowed
+// (convert/formats/megatron_model/megatron_function.h): args.NAME.
+Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                      ReaderOptions& options,
+                                      const std::map<std::string, uint64_t>& shown = {});
 
 // Puts the model, state, step and topology that a checkpoint's top level describes into `manifest`, without
 // ZeRO. A checkpoint without args is of the model of `options.config`, and its topology is unknown. Errors:

@@ -27,10 +27,9 @@ struct ReadGpt : MegatronShape {
 };
 Result<ReadGpt> Read(const json& args, const std::map<std::string, uint64_t>& shown = {}) {
   ReaderOptions options;
-  Model model;
-  CAIRN_ASSIGN_OR_RETURN(const MegatronShape shape,
-                         ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, options, model, shown));
-  return ReadGpt{shape, model};
+  CAIRN_ASSIGN_OR_RETURN(const MegatronArgs read,
+                         ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, options, shown));
+  return ReadGpt{read.shape, read.model};
 }
 
 TEST(MegatronModelTest, ReadsTheSizesOfTheTraining) {
