@@ -205,7 +205,7 @@ class Reader {
   }
 
   // Rows are the last dimension but one.
-  static bool HaveEqualRows(std::vector<Extent> a, std::vector<Extent> b) {
+  static bool HaveEqualRows(std::vector<ModelSize> a, std::vector<ModelSize> b) {
     if (a.size() != b.size()) return false;
     const size_t rows = a.size() < 2 ? 0 : a.size() - 2;
     a[rows] = b[rows];
@@ -215,18 +215,18 @@ class Reader {
   // Whether canonical modules fit in one stored tensor of this layout; else why not.
   std::string WhyNotTogether(const Module& module) const {
     if (module.canonical.empty()) return "canonical is missing; it must be one canonical module, or a list";
-    const std::vector<Extent>* first = nullptr;
+    const std::vector<ModelSize>* first = nullptr;
     for (const std::string& name : module.canonical) {
       const CanonicalModule* canonical = FindCanonicalModule(name);
       if (canonical == nullptr) return fmt::format("'{}' is not a canonical module (ckpt/FORMAT.md)", name);
-      const std::vector<Extent>& extents = canonical->extents;
+      const std::vector<ModelSize>& extents = canonical->extents;
       if (first == nullptr) first = &extents;
       if (!HaveEqualRows(extents, *first))
         return fmt::format("'{}' and '{}' have rows of different sizes", module.canonical[0], name);
       if (module.by_expert() && !canonical->of_experts())
         return fmt::format("'{}' is not of experts, so the name must not have {{e}}", name);
-      if (module.layout == Layout::kGrouped && extents[0] != Extents::Query &&
-          extents[0] != Extents::KeyValue)
+      if (module.layout == Layout::kGrouped && extents[0] != ModelSizes::Query &&
+          extents[0] != ModelSizes::KeyValue)
         return fmt::format("'{}' has no heads to group", name);
       const bool outside = canonical->place != 0;
       if (outside == (module.name.find("{}") != std::string::npos))

@@ -9,10 +9,10 @@
 namespace cairn {
 namespace {
 
-using E = Extents;
+using E = ModelSizes;
 
 // The elements of a head in an extent whose cuts fall between heads; else 1.
-int64_t HeadSize(Extent extent, const ModelShape& shape) {
+int64_t HeadSize(ModelSize extent, const ModelShape& shape) {
   if (extent == E::Query || extent == E::KeyValue) return shape.HeadDim();
   if (extent == E::Values) return shape.ValueHeadDim();
   return extent == E::KeyValueUp ? shape.KeyValueUpDim() : 1;
@@ -115,7 +115,7 @@ ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const 
     spec.shape.push_back(static_cast<uint64_t>(module.extents[dim](shape)));
   for (Cut cut : module.cuts) {
     if (cut.dim >= spec.shape.rank()) continue;
-    const Extent extent = module.extents[cut.dim];
+    const ModelSize extent = module.extents[cut.dim];
     cut.unit = static_cast<uint64_t>(HeadSize(extent, shape));
     if (extent == E::Vocab) cut.pad = static_cast<uint64_t>(shape.vocab_multiple);
     spec.cuts.push_back(cut);

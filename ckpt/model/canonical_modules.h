@@ -11,8 +11,8 @@
 namespace cairn {
 
 // The size of a dimension.
-using Extent = int64_t (*)(const ModelShape& shape);
-struct Extents {
+using ModelSize = int64_t (*)(const ModelShape& shape);
+struct ModelSizes {
   static int64_t One(const ModelShape&) { return 1; }
   static int64_t Hidden(const ModelShape& s) { return s.hidden; }
   static int64_t TwoHidden(const ModelShape& s) { return 2 * s.hidden; }
@@ -36,7 +36,7 @@ struct Extents {
 
 struct CanonicalModule {
   std::string_view name;
-  std::vector<Extent> extents;  // of its weight; a bias has no last one, unless the weight is a vector
+  std::vector<ModelSize> extents;  // of its weight; a bias has no last one, unless the weight is a vector
   std::vector<Cut> cuts = {};   // of its weight; their units and padding follow from the extents
   int place = 0;                // kBeforeLayers, kAfterLayers, or 0: in the layers
   bool fused = false;           // in memory one matrix with the module before it
@@ -44,7 +44,7 @@ struct CanonicalModule {
 
   // The experts of a layer are one tensor: the first dimension counts them.
   bool of_experts() const { return !cuts.empty() && cuts[0].axis == Axis::kEp; }
-  bool is_vocabulary() const { return extents[0] == Extents::Vocab; }
+  bool is_vocabulary() const { return extents[0] == ModelSizes::Vocab; }
 };
 
 // Begins the names of parameters in layers: "layers.3.mlp.up.weight"; and in those of multi-token prediction,
