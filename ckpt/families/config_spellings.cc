@@ -11,13 +11,13 @@ using nlohmann::json;
 
 bool IsSize(const json& value) { return value.is_number_integer() && value >= 0 && value <= kMaxModelSize; }
 
-bool HasField(const Architecture& architecture, json ModelValues::*field) {
-  return std::ranges::find(architecture.fields, NameOf(field), &Field::model) != architecture.fields.end();
+bool HasField(const Family& family, json ModelValues::*field) {
+  return std::ranges::find(family.fields, NameOf(field), &Field::name) != family.fields.end();
 }
 
 // The inverse of ReadWindow().
-void WriteWindow(const Architecture& architecture, const Model& function, Model& model) {
-  if (!HasField(architecture, &Model::use_sliding_window) || !model.use_sliding_window.is_null() ||
+void WriteWindow(const Family& family, const Model& function, Model& model) {
+  if (!HasField(family, &Model::use_sliding_window) || !model.use_sliding_window.is_null() ||
       function.sliding_window.is_null())
     return;
   model.use_sliding_window = true;
@@ -68,7 +68,7 @@ Status ReadDenseLayers(Model& model) {
   return OkStatus();
 }
 
-void DeriveSizes(const Architecture& architecture, Model& model) {
+void DeriveSizes(const Family& family, Model& model) {
   const auto derive = [](json& size, const json& one, const json& other, const auto& of) {
     if (IsSize(one) && IsSize(other)) size = of(one.get<uint64_t>(), other.get<uint64_t>());
   };
@@ -80,7 +80,7 @@ void DeriveSizes(const Architecture& architecture, Model& model) {
   for (const auto& [field, size] :
        {std::pair(&Model::num_key_value_heads, shape->kv_heads), std::pair(&Model::head_dim, shape->head_dim),
         std::pair(&Model::ffn_hidden_size, shape->ffn)})
-    if (HasField(architecture, field) && (model.*field).is_null()) model.*field = size;
+    if (HasField(family, field) && (model.*field).is_null()) model.*field = size;
 }
 
 void ReadWindow(Model& model) {
@@ -94,10 +94,10 @@ void ReadWindow(Model& model) {
   }
 }
 
-Model WithSpellings(const Architecture& architecture, Model model, const Model& function) {
-  WriteWindow(architecture, function, model);
+Model WithSpellings(const Family& family, Model model, const Model& function) {
+  WriteWindow(family, function, model);
   const auto lacks = [&](json ModelValues::*field) {
-    return (model.*field).is_null() && HasField(architecture, field);
+    return (model.*field).is_null() && HasField(family, field);
   };
   const json dense = Or(model.dense_layers, json::array());
   if (lacks(&Model::mlp_only_layers)) model.mlp_only_layers = dense;

@@ -13,7 +13,7 @@
 namespace cairn {
 
 // Sets sizes that may be omitted and follow from others.
-void DeriveSizes(const Architecture& architecture, Model& model);
+void DeriveSizes(const Family& family, Model& model);
 
 // Sets `dense_layers`, the layers that are not mixtures: families state them by a list and a step, or as the
 // first ones, or list the mixtures. Errors: InvalidArgument naming the key.
@@ -23,7 +23,7 @@ Status ReadDenseLayers(Model& model);
 void ReadWindow(Model& model);
 
 // The inverse of these, for a model that was not read from a config.json. `function` is FunctionOf().
-Model WithSpellings(const Architecture& architecture, Model model, const Model& function);
+Model WithSpellings(const Family& family, Model model, const Model& function);
 
 // Sets those of rotary_base, rotary_percent and rope_scaling that the file states, or a writer of `rotated`
 // would. Errors: NotSupported if they differ by layer, or the family has no such part of a head.

@@ -29,15 +29,15 @@ bool IsMixture(const Model& model, int layer) {
 
 class Expander {
  public:
-  Expander(const Architecture& architecture, const Model& model, const ModelShape& shape, StoredForm form)
-      : architecture_(architecture), model_(model), shape_(shape), form_(form) {}
+  Expander(const Family& family, const Model& model, const ModelShape& shape, StoredForm form)
+      : family_(family), model_(model), shape_(shape), form_(form) {}
 
   ExpandedModel Run() {
     ListTensors(InStateDictOrder());
     result_.weights = result_.tensors.size();
     std::vector<const Module*> states;
     if (form_ == StoredForm::kTorchtitan)
-      for (const Module& module : architecture_.states_in_torchtitan) states.push_back(&module);
+      for (const Module& module : family_.states_in_torchtitan) states.push_back(&module);
     ListTensors(states);
     ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
       for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
@@ -62,7 +62,7 @@ class Expander {
                        std::optional<uint64_t> expert = {}) const {
     std::string name = Numbered(module.Name(bias), kLayerNumber, static_cast<uint64_t>(layer));
     return StoredTensor(Numbered(std::move(name), kExpertNumber, expert.value_or(0)),
-                        SpecsOf(module, bias, layer), module.layout, static_cast<uint64_t>(shape_.KvHeads()),
+                        SpecsOf(module, bias, layer), module.packing, static_cast<uint64_t>(shape_.KvHeads()),
                         expert);
   }
 
@@ -76,14 +76,14 @@ class Expander {
   const Module* InForm(const Module& module) const {
     if (form_ == StoredForm::kFiles) return &module;
     const bool titan = form_ == StoredForm::kTorchtitan;
-    for (const Module& other : titan ? architecture_.in_torchtitan : architecture_.in_memory)
+    for (const Module& other : titan ? family_.in_torchtitan : family_.in_memory)
       if (std::ranges::find(other.canonical, module.canonical[0]) != other.canonical.end()) return &other;
     return &module;
   }
 
   std::vector<const Module*> InStateDictOrder() const {
     std::vector<const Module*> modules;
-    for (const Module& module : architecture_.modules)
+    for (const Module& module : family_.modules)
       if (const Module* stored = InForm(module); std::ranges::find(modules, stored) == modules.end())
         modules.push_back(stored);
     return modules;
@@ -118,7 +118,7 @@ class Expander {
     return specs;
   }
 
-  const Architecture& architecture_;
+  const Family& family_;
   const Model& model_;
   const ModelShape& shape_;
   const StoredForm form_;
@@ -148,7 +148,7 @@ ForeignTensor Alternating(std::string name, const std::vector<ParameterSpec>& sp
 
 // `modules` are those of a form other than the files'. A name outside the layers may be in the files, too:
 // "norm.weight".
-bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules, const Architecture& family) {
+bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules, const Family& family) {
   return std::ranges::any_of(modules, [&](const Module& module) {
     const std::string name = module.Name(/*of_bias=*/false);
     const auto in_files = [&](const Module& other) { return other.Name(/*of_bias=*/false).ends_with(name); };
@@ -162,7 +162,7 @@ bool HasAnyOf(const TensorTable& stored, const std::vector<Module>& modules, con
 
 }  // namespace
 
-ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Layout layout,
+ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Packing packing,
                            uint64_t groups, std::optional<uint64_t> expert) {
   if (expert) {
     std::vector<ParameterSpec> of_one = specs;
@@ -170,13 +170,13 @@ ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& s
       spec.shape = WithoutFirst(spec.shape);
       spec.of_experts = false;
     }
-    ForeignTensor tensor = StoredTensor(std::move(name), of_one, layout, groups);
+    ForeignTensor tensor = StoredTensor(std::move(name), of_one, packing, groups);
     for (ForeignPart& part : tensor.parts)
       part.box = {WithFirst(*expert, part.box.offset), WithFirst(1, part.box.extent)};
     return tensor;
   }
-  if (layout == Layout::kAlternating) return Alternating(std::move(name), specs);
-  if (layout != Layout::kGrouped) groups = 1;
+  if (packing == Packing::kAlternating) return Alternating(std::move(name), specs);
+  if (packing != Packing::kGrouped) groups = 1;
   const bool matrix = specs[0].is_matrix();
   ForeignTensor tensor{std::move(name), specs[0].shape, {}};
   const int dim = tensor.shape.rank() - (matrix ? 2 : 1);
@@ -194,16 +194,16 @@ ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& s
       row += rows;
     }
   }
-  if (layout != Layout::kTransposed || !matrix) return tensor;
+  if (packing != Packing::kTransposed || !matrix) return tensor;
   tensor.shape = LastTwoSwapped(tensor.shape);
   for (ForeignPart& part : tensor.parts) part = {part.Transposed(), std::move(part.parameter)};
   return tensor;
 }
 
-std::map<std::string, std::string> CopiesIn(const Architecture& architecture, const Model& model) {
+std::map<std::string, std::string> CopiesIn(const Family& family, const Model& model) {
   std::map<std::string, std::string> copies;
   const int64_t layers = IntOf(model.num_layers), mtp = IntOf(model.mtp_layers);
-  for (const auto& [name, canonical] : architecture.copies)
+  for (const auto& [name, canonical] : family.copies)
     for (int64_t layer = layers; layer < layers + mtp; ++layer)
       copies.emplace(Numbered(name, kLayerNumber, static_cast<uint64_t>(layer)) + ".weight",
                      canonical + ".weight");
@@ -219,28 +219,27 @@ bool Holds(const std::string& condition, const Model& model, int layer) {
   return IsOn(model.Get(condition));
 }
 
-StoredForm FormOf(const TensorTable& stored, const Architecture& family) {
+StoredForm FormOf(const TensorTable& stored, const Family& family) {
   if (HasAnyOf(stored, family.in_memory, family)) return StoredForm::kMemory;
   return HasAnyOf(stored, family.in_torchtitan, family) ? StoredForm::kTorchtitan : StoredForm::kFiles;
 }
 
-Result<ExpandedModel> Expand(const Architecture& architecture, const Model& model, StoredForm form) {
+Result<ExpandedModel> Expand(const Family& family, const Model& model, StoredForm form) {
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
-  const bool mixture =
-      std::ranges::find(architecture.modules, kMixture, &Module::when) != architecture.modules.end();
+  const bool mixture = std::ranges::find(family.modules, kMixture, &Module::when) != family.modules.end();
   if (mixture && shape.experts == 0) return InvalidArgument("the model's num_experts is missing");
   shape.positions = std::max<int64_t>(1, shape.positions);
-  return Expander(architecture, model, shape, form).Run();
+  return Expander(family, model, shape, form).Run();
 }
 
-Result<DecoderModules> ModulesOf(const Architecture& architecture, Model model) {
+Result<DecoderModules> ModulesOf(const Family& family, Model model) {
   if (model.dense_layers.empty()) model.num_layers = 1;  // all layers are alike
   for (const ModelField& field : ModelFields()) {
     const bool counts_layers = field.size == &ModelShape::layers || field.size == &ModelShape::mtp_layers;
     if (field.size == nullptr || counts_layers) continue;
     if (json& size = model.*field.value; field.required || !size.is_null()) size = 1;
   }
-  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
+  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(family, model));
   std::set<std::string_view> names;
   for (const ParameterSpec& spec : expanded.parameters) names.insert(spec.name);
   return DecoderModules::Among(names);

@@ -62,17 +62,17 @@ Status Families::Place(const std::map<std::string, json>& files, const std::stri
     if (base.is_null()) return InvalidArgument("{}: it is like {}, which is like it", file, other->first);
     CAIRN_ASSIGN_OR_RETURN(content, DerivedFamily(file, base, content));
   }
-  CAIRN_ASSIGN_OR_RETURN(Architecture family, ReadFamily(file, content));
+  CAIRN_ASSIGN_OR_RETURN(Family family, ReadFamily(file, content));
   content_of_[name] = std::move(content);
   all_.push_back(std::move(family));
   return OkStatus();
 }
 
-std::span<const Architecture> Architectures() { return AllFamilies().all(); }
+std::span<const Family> KnownFamilies() { return AllFamilies().all(); }
 
-const Architecture* FindArchitecture(const std::string& name) {
-  const auto all = Architectures();
-  const auto found = std::ranges::find(all, name, &Architecture::name);
+const Family* FindFamily(const std::string& name) {
+  const auto all = KnownFamilies();
+  const auto found = std::ranges::find(all, name, &Family::name);
   return found == all.end() ? nullptr : &*found;
 }
 

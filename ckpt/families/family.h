@@ -25,8 +25,8 @@ inline constexpr const char* kMtp = "mtp";
 inline constexpr const char* kLayerNumber = "{}";
 inline constexpr const char* kExpertNumber = "{e}";
 
-// The layout of canonical modules in one stored weight. Biases are laid out as the rows of their weights.
-enum class Layout {
+// How canonical modules are laid out in one stored weight. Biases are laid out as the rows of their weights.
+enum class Packing {
   kStacked,      // stacked along the rows: [Q; K; V], [gate; up]; a single one is stored as it is
   kTransposed,   // the same, stored [in, out] (GPT-2's Conv1D)
   kAlternating,  // stored [in, out], and of the outputs one of each module by turns (GPT-OSS)
@@ -40,7 +40,7 @@ struct Module {
   std::string name;
   std::vector<std::string> canonical;  // "attention.query", ...; canonical_modules.h lists them
   std::string bias = kNever;           // condition for a bias
-  Layout layout = Layout::kStacked;
+  Packing packing = Packing::kStacked;
   std::string when = kAlways;    // condition for the module
   std::string weight = kAlways;  // condition for a weight; a LayerNorm may have neither
   // Suffixes of the weight's and the bias's name; {"", "_bias"} if the module is a parameter itself.
@@ -52,7 +52,7 @@ struct Module {
 
 // A field of the manifest's `model` and of the configuration file.
 struct Field {
-  std::string model;
+  std::string name;                 // in `model`
   std::vector<std::string> config;  // its key, then older spellings
   // The value if the file omits it. Null: it is required, or follows from others: num_key_value_heads from
   // num_attention_heads, head_dim from both sizes, ffn_hidden_size (four times hidden_size).
@@ -67,7 +67,7 @@ struct Refusal {
   std::string same_as;  // instead: the key whose value it must equal
 };
 
-struct Architecture {
+struct Family {
   std::string name;             // of the manifest's model, and model_type in config.json
   std::string class_name;       // "LlamaForCausalLM"
   std::string base_prefix;      // "model."; missing if a model was saved without its head

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 4> kLayouts = {"stacked", "transposed", "alternating", "grouped"};
+constexpr std::array<std::string_view, 4> kPackings = {"stacked", "transposed", "alternating", "grouped"};
 
 constexpr std::pair<const char*, const char*> kRows[] = {
     {"modules", "name"}, {"fields", "model"}, {"in_memory", "name"}};
@@ -75,7 +75,7 @@ class Reader {
  public:
   Reader(const std::string& file, const json& content) : file_(file), content_(content) {}
 
-  Result<Architecture> Read() {
+  Result<Family> Read() {
     JsonFacts of(file_ + ": ", content_);
     (void)of.Text("about", "");
     family_ = {.name = of.Text("name"),
@@ -123,14 +123,14 @@ class Reader {
     if (row.contains("suffixes")) module.suffixes = of.Texts("suffixes");
     const std::string layout = of.Text("layout", "stacked");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
-    const auto known = std::ranges::find(kLayouts, layout);
-    if (known == kLayouts.end())
+    const auto known = std::ranges::find(kPackings, layout);
+    if (known == kPackings.end())
       return InvalidArgument("{}layout is '{}'; it must be one of {}", Whose("module", row, "name"), layout,
-                             fmt::join(kLayouts, ", "));
+                             fmt::join(kPackings, ", "));
     if (module.suffixes.size() != 2)
       return InvalidArgument("{}suffixes must be two: of the weight and of the bias",
                              Whose("module", row, "name"));
-    module.layout = static_cast<Layout>(known - kLayouts.begin());
+    module.packing = static_cast<Packing>(known - kPackings.begin());
     modules.push_back(std::move(module));
     return OkStatus();
   }
@@ -182,12 +182,12 @@ class Reader {
   }
 
   bool HasField(const std::string& name) const {
-    return std::ranges::find(family_.fields, name, &Field::model) != family_.fields.end();
+    return std::ranges::find(family_.fields, name, &Field::name) != family_.fields.end();
   }
 
   bool IsSwitch(const std::string& name) const {
     return std::ranges::any_of(family_.fields, [&](const Field& field) {
-      return field.model == name && (field.fallback.is_boolean() || field.nullable);
+      return field.name == name && (field.fallback.is_boolean() || field.nullable);
     });
   }
 
@@ -225,7 +225,7 @@ class Reader {
         return fmt::format("'{}' and '{}' have rows of different sizes", module.canonical[0], name);
       if (module.by_expert() && !canonical->of_experts())
         return fmt::format("'{}' is not of experts, so the name must not have {{e}}", name);
-      if (module.layout == Layout::kGrouped && extents[0] != ModelSizes::Query &&
+      if (module.packing == Packing::kGrouped && extents[0] != ModelSizes::Query &&
           extents[0] != ModelSizes::KeyValue)
         return fmt::format("'{}' has no heads to group", name);
       const bool outside = canonical->place != 0;
@@ -295,9 +295,9 @@ class Reader {
     };
     std::set<std::string> names;
     for (const Field& field : family_.fields) {
-      if (!HasMeaning(field.model)) return unknown("the field", field.model);
-      if (!names.insert(field.model).second)
-        return InvalidArgument("{}: the field {} occurs twice", file_, field.model);
+      if (!HasMeaning(field.name)) return unknown("the field", field.name);
+      if (!names.insert(field.name).second)
+        return InvalidArgument("{}: the field {} occurs twice", file_, field.name);
     }
     for (const auto& [name, value] : family_.model.rest.items())
       if (!HasMeaning(name)) return unknown("model:", name);
@@ -309,7 +309,7 @@ class Reader {
 
   const std::string& file_;
   const json& content_;
-  Architecture family_;
+  Family family_;
   std::set<std::string> conditions_;
 };
 
@@ -336,7 +336,7 @@ Result<json> DerivedFamily(const std::string& file, const json& base, const json
   return family;
 }
 
-Result<Architecture> ReadFamily(const std::string& file, const json& content) {
+Result<Family> ReadFamily(const std::string& file, const json& content) {
   return Reader(file, content).Read();
 }
 

@@ -16,6 +16,6 @@ Result<nlohmann::json> DerivedFamily(const std::string& file, const nlohmann::js
                                      const nlohmann::json& own);
 
 // `content` says everything by itself.
-Result<Architecture> ReadFamily(const std::string& file, const nlohmann::json& content);
+Result<Family> ReadFamily(const std::string& file, const nlohmann::json& content);
 
 }  // namespace cairn

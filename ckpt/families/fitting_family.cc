@@ -11,7 +11,7 @@ namespace cairn {
 namespace {
 
 // A family may derive the width of its MLP from hidden_size (BLOOM); that is not a field of the function.
-bool Computes(const Architecture& family, const Model& model) {
+bool Computes(const Family& family, const Model& model) {
   const Result<Model> held = HeldBy(family, model);
   const Result<ModelShape> shape = ReadShape(model);
   return held.ok() && shape.ok() && ReadShape(*held)->ffn == shape->ffn &&
@@ -21,12 +21,12 @@ bool Computes(const Architecture& family, const Model& model) {
 }  // namespace
 
 std::string FittingFamily(Model model, std::span<const DecoderModules> possible) {
-  std::vector<const Architecture*> families;
-  for (const Architecture& family : Architectures()) families.push_back(&family);
-  std::ranges::stable_partition(
-      families, [&](const Architecture* family) { return model.architecture == family->name; });
+  std::vector<const Family*> families;
+  for (const Family& family : KnownFamilies()) families.push_back(&family);
+  std::ranges::stable_partition(families,
+                                [&](const Family* family) { return model.architecture == family->name; });
   std::string nearest;
-  for (const Architecture* family : families) {
+  for (const Family* family : families) {
     model.architecture = family->name;
     const Result<DecoderModules> modules = ModulesOf(*family, model);
     if (!modules.ok() || std::ranges::find(possible, *modules) == possible.end()) continue;

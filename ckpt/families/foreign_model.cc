@@ -72,7 +72,7 @@ Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const Pa
 
 Result<ForeignModel> HuggingFaceModel(const Model& model, Dtype dtype,
                                       const std::vector<ParameterSpec>& parameters) {
-  const Architecture* architecture = FindArchitecture(model.architecture.value_or(""));
+  const Family* family = FindFamily(model.architecture.value_or(""));
   if (!model.architecture && model.rest.contains("config"))
     return ModelUnderOwnNames(model, dtype, parameters);
   if (!model.architecture)
@@ -80,20 +80,20 @@ Result<ForeignModel> HuggingFaceModel(const Model& model, Dtype dtype,
         "the source does not say which family of models this is, but a Hugging Face release needs one; name "
         "the config.json of a transformers model by --config FILE, or use the format safetensors, which "
         "keeps the tensors under their own names");
-  if (architecture == nullptr)
+  if (family == nullptr)
     return NotSupported(
         "architecture {} has no Hugging Face form in Cairn; the format safetensors keeps canonical names",
         TextOfFamily(model.architecture).dump());
   const auto in_manifest = [](const Status& status) { return status.WithContext("the manifest's model"); };
-  Result<ExpandedModel> expanded = Expand(*architecture, model);
+  Result<ExpandedModel> expanded = Expand(*family, model);
   if (!expanded.ok()) return in_manifest(expanded.status());
-  const Result<json> config = ConfigOfModel(*architecture, model, dtype);
+  const Result<json> config = ConfigOfModel(*family, model, dtype);
   if (!config.ok()) return in_manifest(config.status());
-  CAIRN_RETURN_IF_ERROR(CheckConfigFunction(*architecture, model, *config));
+  CAIRN_RETURN_IF_ERROR(CheckConfigFunction(*family, model, *config));
   ForeignModel release{
       std::move(expanded->tensors),
       {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(model, *config))}}};
-  AddCopies(CopiesIn(*architecture, model), KeptOfHuggingFace(model, kCopies), release);
+  AddCopies(CopiesIn(*family, model), KeptOfHuggingFace(model, kCopies), release);
   return release;
 }
 

@@ -89,22 +89,22 @@ bool SaysNothing(const json& value) {
   return value.is_null() || value == false || (!value.is_primitive() && value.empty()) || value == "";
 }
 
-bool IsKnown(const Architecture& architecture, const std::string& key) {
+bool IsKnown(const Family& family, const std::string& key) {
   const auto fits = [&](const auto& glob) { return FitsGlob(key, std::string(glob)); };
   const auto fits_one = [&](const char* globs) {
     std::istringstream words(globs);
     return std::any_of(std::istream_iterator<std::string>(words), {}, fits);
   };
-  return std::ranges::any_of(kHarmless, fits_one) || std::ranges::any_of(architecture.harmless, fits) ||
-         (architecture.rope && std::ranges::any_of(kOfRope, fits)) ||
-         std::ranges::any_of(architecture.refusals, fits, &Refusal::config) ||
-         std::ranges::any_of(architecture.fields,
+  return std::ranges::any_of(kHarmless, fits_one) || std::ranges::any_of(family.harmless, fits) ||
+         (family.rope && std::ranges::any_of(kOfRope, fits)) ||
+         std::ranges::any_of(family.refusals, fits, &Refusal::config) ||
+         std::ranges::any_of(family.fields,
                              [&](const Field& field) { return std::ranges::any_of(field.config, fits); });
 }
 
 // `table` is that of the family, or null. Nested objects count, too: some families keep the experts in one. A
 // part with the decoder is checked by its own family.
-Status CheckCounted(const json& config, const Architecture* table) {
+Status CheckCounted(const json& config, const Family* table) {
   const auto counts = [&](const std::string& key) {
     return table != nullptr && std::ranges::any_of(table->fields, [&](const Field& field) {
              return std::ranges::find(field.config, key) != field.config.end();
@@ -130,50 +130,50 @@ bool IsImplied(const std::string& key, const json& value, const Model& model) {
   return false;
 }
 
-void ReadOthers(const Architecture& architecture, const json& config, Model& model) {
+void ReadOthers(const Family& family, const json& config, Model& model) {
   for (const auto& [key, value] : config.items())
-    if (!SaysNothing(value) && !IsKnown(architecture, key) && !IsImplied(key, value, model))
+    if (!SaysNothing(value) && !IsKnown(family, key) && !IsImplied(key, value, model))
       model.other[kOther + key] = value;
 }
 
-Status CheckRefusals(const Architecture& architecture, const json& config) {
-  for (const Refusal& refusal : architecture.refusals) {
+Status CheckRefusals(const Family& family, const json& config) {
+  for (const Refusal& refusal : family.refusals) {
     const json value = config.value(refusal.config, json());
     const json wanted = refusal.same_as.empty() ? refusal.only : config.value(refusal.same_as, json());
     if (!value.is_null() && value != wanted)
       return NotSupported("config.json: {} is {}; the {} table supports only {}", refusal.config,
-                          value.dump(), architecture.name, wanted.dump());
+                          value.dump(), family.name, wanted.dump());
   }
   return OkStatus();
 }
 
 // A flag that decides on tensors must be a boolean.
-Status CheckFlags(const Architecture& architecture, const Model& model) {
-  for (const Field& field : architecture.fields)
-    if (const json& value = model.Get(field.model); field.fallback.is_boolean() && !value.is_boolean())
+Status CheckFlags(const Family& family, const Model& model) {
+  for (const Field& field : family.fields)
+    if (const json& value = model.Get(field.name); field.fallback.is_boolean() && !value.is_boolean())
       return InvalidArgument("config.json: {} is {}; it must be true or false", field.config[0],
                              value.dump());
   return OkStatus();
 }
 
 // The fields of the table that `config` states, or their fallbacks.
-Model FieldsOf(const Architecture& architecture, const json& config) {
-  Model model = architecture.model;
-  for (const Field& field : architecture.fields) {
+Model FieldsOf(const Family& family, const json& config) {
+  Model model = family.model;
+  for (const Field& field : family.fields) {
     const json* value = FindKey(field, config);
     if (value != nullptr && !value->is_null())
-      model.Set(field.model, *value);
+      model.Set(field.name, *value);
     else if (value == nullptr && !field.fallback.is_null())
-      model.Set(field.model, field.fallback);
+      model.Set(field.name, field.fallback);
   }
   return model;
 }
 
 // The values of fields that follow from others. Errors: InvalidArgument naming an ill-typed key.
-Status ReadSpellings(const Architecture& architecture, Model& model) {
-  DeriveSizes(architecture, model);
+Status ReadSpellings(const Family& family, Model& model) {
+  DeriveSizes(family, model);
   CAIRN_RETURN_IF_ERROR(ReadShape(model).status().WithContext("config.json"));
-  CAIRN_RETURN_IF_ERROR(CheckFlags(architecture, model));
+  CAIRN_RETURN_IF_ERROR(CheckFlags(family, model));
   CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
   ReadWindow(model);
   return OkStatus();
@@ -181,20 +181,20 @@ Status ReadSpellings(const Architecture& architecture, Model& model) {
 
 // What a file says of a field; null: nothing, unless the field is nullable.
 json Stated(const Field& field, const Model& model, const Model& function) {
-  if (const json& value = model.Get(field.model); !value.is_null()) return value;
-  const json& implied = function.Get(field.model);
+  if (const json& value = model.Get(field.name); !value.is_null()) return value;
+  const json& implied = function.Get(field.name);
   return field.nullable || (!implied.is_null() && !field.fallback.is_null()) ? implied : field.fallback;
 }
 
 // The model with the rope that a file of the family states.
-Model Rotated(const Architecture& architecture, Model model, const Model& function) {
-  if (!architecture.model.rotary_percent.is_null()) model.rotary_percent = function.rotary_percent;
+Model Rotated(const Family& family, Model model, const Model& function) {
+  if (!family.model.rotary_percent.is_null()) model.rotary_percent = function.rotary_percent;
   return model;
 }
 
 // The sizes, the modules, and `tied` as the family has it by default, without multi-token prediction; `table`
 // is null if it has none. An unknown family is assumed to be like the newer ones.
-Result<ModelShape> ShapeOfFamily(const Architecture* table, const json& config) {
+Result<ModelShape> ShapeOfFamily(const Family* table, const json& config) {
   Model model = SizesOf(config);
   if (table == nullptr) {
     CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
@@ -216,19 +216,19 @@ Result<ModelShape> ShapeOfFamily(const Architecture* table, const json& config) 
 
 }  // namespace
 
-Result<Model> ModelOfConfig(const Architecture& architecture, const json& config) {
-  CAIRN_RETURN_IF_ERROR(CheckRefusals(architecture, config));
-  Model model = FieldsOf(architecture, config);
-  model.architecture = architecture.name;
-  if (architecture.rope) CAIRN_RETURN_IF_ERROR(ReadRope(config, model));
-  CAIRN_RETURN_IF_ERROR(ReadSpellings(architecture, model));
-  ReadOthers(architecture, config, model);
+Result<Model> ModelOfConfig(const Family& family, const json& config) {
+  CAIRN_RETURN_IF_ERROR(CheckRefusals(family, config));
+  Model model = FieldsOf(family, config);
+  model.architecture = family.name;
+  if (family.rope) CAIRN_RETURN_IF_ERROR(ReadRope(config, model));
+  CAIRN_RETURN_IF_ERROR(ReadSpellings(family, model));
+  ReadOthers(family, config, model);
   model.rest["function"] = kFunctionVersion;
   return model;
 }
 
 Result<ModelShape> ShapeOfConfig(const json& config) {
-  const Architecture* table = FindArchitecture(ModelTypeOf(config));
+  const Family* table = FindFamily(ModelTypeOf(config));
   CAIRN_RETURN_IF_ERROR(CheckCounted(config, table));
   if (SizesOf(config).num_layers.is_null())
     for (const char* part : kDecoderParts)
@@ -251,30 +251,30 @@ json KeptOfHuggingFace(const Model& model, const char* key) {
   return kept.is_object() ? kept.value(key, json()) : json();
 }
 
-Result<json> ConfigOfModel(const Architecture& architecture, const Model& given, Dtype dtype) {
-  const Model function = FunctionOf(given), model = WithSpellings(architecture, given, function);
+Result<json> ConfigOfModel(const Family& family, const Model& given, Dtype dtype) {
+  const Model function = FunctionOf(given), model = WithSpellings(family, given, function);
   const json kept = KeptOfHuggingFace(model, "config");
-  const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
-  json config = has_kept ? kept : architecture.config;
+  const bool has_kept = kept.is_object() && kept.value("model_type", json()) == family.name;
+  json config = has_kept ? kept : family.config;
   Model was;
   if (has_kept) {
-    CAIRN_ASSIGN_OR_RETURN(was, ModelOfConfig(architecture, kept));
+    CAIRN_ASSIGN_OR_RETURN(was, ModelOfConfig(family, kept));
   } else {
-    config["architectures"] = {architecture.class_name};
-    config["model_type"] = architecture.name;
+    config["architectures"] = {family.class_name};
+    config["model_type"] = family.name;
     for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.Get(token);
   }
-  for (const Field& field : architecture.fields) {
-    const json value = has_kept ? model.Get(field.model) : Stated(field, model, function);
-    if (value.is_null() ? has_kept || !field.nullable : value == was.Get(field.model)) continue;
+  for (const Field& field : family.fields) {
+    const json value = has_kept ? model.Get(field.name) : Stated(field, model, function);
+    if (value.is_null() ? has_kept || !field.nullable : value == was.Get(field.name)) continue;
     for (const std::string& key : field.config) config.erase(key);
     config[field.config[0]] = value;
   }
-  if (architecture.rope) {
-    const Model rotated = has_kept ? model : Rotated(architecture, model, function);
+  if (family.rope) {
+    const Model rotated = has_kept ? model : Rotated(family, model, function);
     const bool same = was.rotary_base == model.rotary_base && was.rotary_percent == model.rotary_percent &&
                       was.rope_scaling == model.rope_scaling;
-    WriteRope(rotated, architecture.rope_also, has_kept && same, config);
+    WriteRope(rotated, family.rope_also, has_kept && same, config);
   }
   // transformers computes in the type of the file as long as the weights have their original type.
   const json stored = KeptOfHuggingFace(model, "stored_dtype");
@@ -286,36 +286,36 @@ Result<json> ConfigOfModel(const Architecture& architecture, const Model& given,
   return config;
 }
 
-Result<Model> HeldBy(const Architecture& architecture, const Model& given) {
-  const Model function = FunctionOf(given), model = WithSpellings(architecture, given, function);
-  Model held = architecture.model;
-  for (const Field& field : architecture.fields)
-    if (json value = Stated(field, model, function); !value.is_null()) held.Set(field.model, std::move(value));
-  if (architecture.rope) CAIRN_RETURN_IF_ERROR(TakeRope(Rotated(architecture, model, function), held));
-  CAIRN_RETURN_IF_ERROR(ReadSpellings(architecture, held));
+Result<Model> HeldBy(const Family& family, const Model& given) {
+  const Model function = FunctionOf(given), model = WithSpellings(family, given, function);
+  Model held = family.model;
+  for (const Field& field : family.fields)
+    if (json value = Stated(field, model, function); !value.is_null()) held.Set(field.name, std::move(value));
+  if (family.rope) CAIRN_RETURN_IF_ERROR(TakeRope(Rotated(family, model, function), held));
+  CAIRN_RETURN_IF_ERROR(ReadSpellings(family, held));
   return held;
 }
 
 Model CompleteModel(const Model& model) {
   const json kept = KeptOfHuggingFace(model, "config");
   if (model.rest.contains("function") || !kept.is_object()) return model;
-  const Architecture* architecture = FindArchitecture(ModelTypeOf(kept));
-  if (architecture == nullptr || model.architecture != architecture->name) return model;
-  Result<Model> complete = ModelOfConfig(*architecture, kept);
+  const Family* family = FindFamily(ModelTypeOf(kept));
+  if (family == nullptr || model.architecture != family->name) return model;
+  Result<Model> complete = ModelOfConfig(*family, kept);
   if (!complete.ok()) return model;
   complete->Update(model);
   return *std::move(complete);
 }
 
-Status CheckConfigFunction(const Architecture& architecture, const Model& model, const json& config) {
-  CAIRN_ASSIGN_OR_RETURN(Model back, ModelOfConfig(architecture, config));
+Status CheckConfigFunction(const Family& family, const Model& model, const json& config) {
+  CAIRN_ASSIGN_OR_RETURN(Model back, ModelOfConfig(family, config));
   // The written file may also have a setting of the model's own file that --allow ignored.
   const json kept = KeptOfHuggingFace(model, "config"), others = back.other;
   for (const auto& [name, value] : others.items())
     if (kept.is_object() && kept.value(name.substr(std::strlen(kOther)), json()) == value &&
         !model.other.contains(name))
       back.other.erase(name);
-  return SameFunction(CompleteModel(model), back, "transformers' " + architecture.class_name);
+  return SameFunction(CompleteModel(model), back, "transformers' " + family.class_name);
 }
 
 }  // namespace cairn

@@ -52,7 +52,7 @@ void PutPlacement(ByteWriter& out, const ParameterSpec& spec, uint32_t version) 
     out.Put(static_cast<uint8_t>(spec.tied_to_last));
     out.Put(static_cast<uint8_t>(spec.of_experts));
   } else {
-    const Cut cut = OneCut(spec);
+    const Cut cut = TpCut(spec);
     out.Put(cut.dim);
     out.Put(static_cast<uint8_t>(spec.tied_to_last));
     out.Put(cut.unit);

@@ -12,7 +12,7 @@ std::string_view NameOf(Axis axis) {
 }
 
 // Elements that each of `ranks` ranks has of a dimension of `size`, in memory.
-Result<uint64_t> ShareOf(const ParameterSpec& parameter, const Cut& cut, uint64_t ranks) {
+Result<uint64_t> PerRank(const ParameterSpec& parameter, const Cut& cut, uint64_t ranks) {
   const uint64_t size = parameter.shape[cut.dim];
   if (cut.pad > 0) {
     const uint64_t multiple = cut.pad * ranks;
@@ -46,7 +46,7 @@ Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, 
   Slice slice{Box::Whole(parameter.shape), parameter.shape};
   for (const Cut& cut : parameter.cuts) {
     CAIRN_ASSIGN_OR_RETURN(const uint64_t share,
-                           ShareOf(parameter, cut, static_cast<uint64_t>(topology.size(cut.axis))));
+                           PerRank(parameter, cut, static_cast<uint64_t>(topology.size(cut.axis))));
     const uint64_t size = parameter.shape[cut.dim];
     const uint64_t begin = share * static_cast<uint64_t>(topology.Coordinate(rank, cut.axis));
     slice.box.offset[cut.dim] = std::min(size, begin);
@@ -56,7 +56,7 @@ Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, 
   return slice;
 }
 
-ParameterSpec WithSlices(ParameterSpec parameter, const Dims& slice, const Topology& topology) {
+ParameterSpec WholeOf(ParameterSpec parameter, const Dims& slice, const Topology& topology) {
   const Dims shape = std::exchange(parameter.shape, slice);
   for (Cut& cut : parameter.cuts) {
     uint64_t& size = parameter.shape[cut.dim];

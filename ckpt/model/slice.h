@@ -11,7 +11,7 @@ struct Slice {
 };
 
 // The cut of a parameter of a dense model; along dimension -1 if it is not cut.
-inline Cut OneCut(const ParameterSpec& dense) { return dense.cuts.empty() ? Cut{.dim = -1} : dense.cuts[0]; }
+inline Cut TpCut(const ParameterSpec& dense) { return dense.cuts.empty() ? Cut{.dim = -1} : dense.cuts[0]; }
 
 // True if the cuts are along different axes of the parameter's ranks and different dimensions that it has.
 bool HasValidCuts(const ParameterSpec& parameter);
@@ -28,6 +28,6 @@ Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, 
 
 // Reconstructs the whole parameter from the shape of one rank's slice. A padded dimension keeps its true
 // size; its padding is set so that slices match.
-ParameterSpec WithSlices(ParameterSpec parameter, const Dims& slice, const Topology& topology);
+ParameterSpec WholeOf(ParameterSpec parameter, const Dims& slice, const Topology& topology);
 
 }  // namespace cairn

@@ -10,7 +10,7 @@ uint64_t StoredArray::elements() const {
   return count;
 }
 
-StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
+StoredArray StretchOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
   StoredArray slice{array.name, array.dtype, shape};
   const uint64_t end = begin + shape.Volume(), size = SizeOf(array.dtype);
   // Found by bisection, since a flat vector may have an extent for each of many ranks.

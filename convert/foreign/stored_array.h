@@ -35,7 +35,7 @@ struct StoredArray {
 };
 
 // Elements [begin, begin + shape's volume) in row-major order, as an array of that shape.
-StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape);
+StoredArray StretchOf(const StoredArray& array, uint64_t begin, const Dims& shape);
 
 // Adds the extents of `next`, whose first element is element `begin` of `array`.
 void Append(StoredArray& array, const StoredArray& next, uint64_t begin);

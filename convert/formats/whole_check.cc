@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 
 Result<ModelShape> ShapeWithModules(const TensorTable& table, const Model& model) {
-  if (const Architecture* family = FindArchitecture(model.architecture.value_or(""))) {
+  if (const Family* family = FindFamily(model.architecture.value_or(""))) {
     CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
     CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*family, model));
     return shape;

@@ -52,7 +52,7 @@ Result<StepRecipe> RecipeFor(const Flags& flags) {
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json config,
                          ReadJsonObject(FileSystem::Posix(), flags.config, 1 << 20));
   const std::string family = config.value("model_type", "");
-  const Architecture* architecture = FindArchitecture(family);
+  const Family* architecture = FindFamily(family);
   if (architecture == nullptr) return InvalidArgument("{}: no table for {}", flags.config, family);
   StepRecipe recipe{.topology = flags.topology};
   CAIRN_ASSIGN_OR_RETURN(recipe.model, ModelOfConfig(*architecture, config));

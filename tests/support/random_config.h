@@ -37,14 +37,14 @@ inline constexpr const char* kStableLm = R"({
   "model": {"normalization": "LayerNorm", "rotary_percent": 0.25}
 })";
 
-inline std::vector<Architecture> AllAndOneMore() {
+inline std::vector<Family> AllAndOneMore() {
   Families families = Families::BuiltIn();
   EXPECT_EQ(families.Add({{"stablelm.json", nlohmann::json::parse(kStableLm)}}).message(), "");
   return {families.all().begin(), families.all().end()};
 }
 
 // A configuration of awkward sizes, with every switch of the table somewhere.
-inline nlohmann::json RandomConfig(const Architecture& architecture, std::mt19937_64& rng) {
+inline nlohmann::json RandomConfig(const Family& architecture, std::mt19937_64& rng) {
   const auto upto = [&](uint64_t n) { return 1 + rng() % n; };
   const uint64_t groups = upto(3), heads = groups * upto(3), head = upto(5);
   const std::map<std::string, uint64_t> sizes = {{"num_layers", upto(4)},
@@ -61,8 +61,8 @@ inline nlohmann::json RandomConfig(const Architecture& architecture, std::mt1993
                                                  {"max_position_embeddings", upto(20)}};
   nlohmann::json config = {{"model_type", architecture.name}, {"unknown_field", {{"kept", {1, 2}}}}};
   for (const Field& field : architecture.fields) {
-    if (sizes.contains(field.model))
-      config[field.config[0]] = sizes.at(field.model);
+    if (sizes.contains(field.name))
+      config[field.config[0]] = sizes.at(field.name);
     else if (field.fallback.is_boolean())
       config[field.config[0]] = rng() % 2 == 0;
     else if (!field.fallback.is_null())

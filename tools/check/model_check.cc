@@ -79,12 +79,12 @@ class ModelChecker {
 
   // The parameters that the model must have, compared with the existing ones.
   void CheckSizes() {
-    const Architecture* architecture = FindArchitecture(model_.architecture.value_or(""));
-    if (architecture == nullptr || !problems_.empty()) return;
+    const Family* family = FindFamily(model_.architecture.value_or(""));
+    if (family == nullptr || !problems_.empty()) return;
     Model model = model_;
     const bool positions = IntOf(model.max_position_embeddings) > 0;
     if (!positions) model.max_position_embeddings = nullptr;  // Megatron's rotary models have 0
-    const Result<ExpandedModel> expanded = Expand(*architecture, model);
+    const Result<ExpandedModel> expanded = Expand(*family, model);
     if (!expanded.ok()) return Add(std::string(expanded.status().message()));
     std::unordered_map<std::string, const ParameterSpec*> wanted;
     for (const ParameterSpec& spec : expanded->parameters)

@@ -173,9 +173,9 @@ class DeepSpeedOpener : RankSlices {
         return NotSupported("a fragment of {} is transposed or has a different type", name);
       joined.dtype = part.dtype;
       const uint64_t all = part.shape.Volume(), count = std::min(all, volume - end);
-      Append(joined, SliceOf(part, 0, {count}), end);
+      Append(joined, StretchOf(part, 0, {count}), end);
       if (count < all)
-        builder.account.Leave(Fate::kAlignment, builder.catalog, SliceOf(part, count, {all - count}));
+        builder.account.Leave(Fate::kAlignment, builder.catalog, StretchOf(part, count, {all - count}));
       end += count;
     }
     if (end != volume)

@@ -95,7 +95,7 @@ Result<SliceLayout> LayoutOf(const RankSlices& ranks, const SlicePatterns& patte
   if (two) in_slice.extent[0] /= 2;
   ParameterSpec spec{.name = name};
   if (rule != SliceRule::kReplicated) spec.cuts = {{Axis::kTp, static_cast<int8_t>(dim)}};
-  spec = WithSlices(std::move(spec), in_slice.extent, topology);
+  spec = WholeOf(std::move(spec), in_slice.extent, topology);
   CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(spec, topology, slice.tp));
   SliceLayout layout{spec.shape, {{held.box, in_slice}}};
   if (two) {

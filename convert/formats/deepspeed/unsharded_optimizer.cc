@@ -100,7 +100,7 @@ class UnshardedReader {
 
   void Take(const Match& match, Role role, StoredArray array) {
     const RankSlice& weight = *weights_[match.weight];
-    if (match.flat) array = SliceOf(array, match.begin, weight.tensor.shape);
+    if (match.flat) array = StretchOf(array, match.begin, weight.tensor.shape);
     array.name = weight.tensor.name;
     auto& group = groups_[group_];
     if (std::ranges::find(group, array.name) == group.end()) group.push_back(array.name);

@@ -152,7 +152,7 @@ class ZeroReader {
 
   void LeaveAlignment(const StoredArray& flat, std::string_view key, uint64_t begin, uint64_t end) {
     if (begin >= end) return;
-    contents_.alignment.push_back(SliceOf(flat, begin, {end - begin}));
+    contents_.alignment.push_back(StretchOf(flat, begin, {end - begin}));
     contents_.alignment.back().name = fmt::format("alignment of {}", key);
   }
 
@@ -248,7 +248,7 @@ class ZeroReader {
     }
     for (const auto& [begin, end] : aligned) LeaveAlignment(flat, key, begin, end);
     for (const Parameter& parameter : parameters) {
-      StoredArray tensor = SliceOf(flat, parameter.begin, parameter.shape);
+      StoredArray tensor = StretchOf(flat, parameter.begin, parameter.shape);
       tensor.name = parameter.name;
       if (tensor.elements() != parameter.shape.Volume())
         return Corrupt("{}: {} is cut off", shards_.back()->path(), parameter.name);
@@ -343,7 +343,7 @@ class ZeroReader {
       const uint64_t volume = parameter.shape.Volume(), piece = PieceOf(parameter);
       for (size_t r = 0; r < flats.size(); ++r) {
         const uint64_t done = std::min(volume, r * piece), count = std::min(volume - done, piece);
-        const StoredArray part = SliceOf(flats[r], parameter.begin, {count});
+        const StoredArray part = StretchOf(flats[r], parameter.begin, {count});
         if (part.elements() != count) return Corrupt("{}: {} is cut off", shards_[r]->path(), parameter.name);
         Append(tensor, part, done);
         LeaveAlignment(flats[r], key, parameter.begin + count, parameter.begin + piece);

@@ -34,8 +34,8 @@ class Mapper {
       : stored_(stored),
         training_(training),
         config_(config),
-        architecture_(*config.architecture),
-        base_prefix_(form == StoredForm::kTorchtitan ? "" : architecture_.base_prefix),
+        family_(*config.family),
+        base_prefix_(form == StoredForm::kTorchtitan ? "" : family_.base_prefix),
         expanded_(expanded),
         allow_(allow) {
     for (const ParameterSpec& spec : expanded.parameters) number_of_.emplace(spec.name, number_of_.size());
@@ -82,7 +82,7 @@ class Mapper {
   bool IsAllowed(const std::string& name) const { return FitsAnyGlob(name, allow_); }
 
   void ListCopies() {
-    for (const auto& [name, parameter] : CopiesIn(architecture_, config_.model))
+    for (const auto& [name, parameter] : CopiesIn(family_, config_.model))
       copies_.emplace(name, PlaceOf(number_of_.contains(parameter) ? parameter : kEmbedding));
   }
 
@@ -96,7 +96,7 @@ class Mapper {
   // The place of the tensor that this is a copy of: tied models may have one of the embeddings under the name
   // of the output matrix.
   std::optional<uint32_t> CopyOf(const std::string& name) const {
-    for (const std::string& full : {name, architecture_.base_prefix + name})
+    for (const std::string& full : {name, family_.base_prefix + name})
       if (const auto copy = copies_.find(full); copy != copies_.end()) return copy->second;
     return IsHead(name) ? std::optional(PlaceOf(kEmbedding)) : std::nullopt;
   }
@@ -111,8 +111,7 @@ class Mapper {
     const auto is_head = [&](const Module& module) {
       return module.canonical[0] == "output" && name == module.Name(/*of_bias=*/false);
     };
-    return std::ranges::any_of(architecture_.modules, is_head) ||
-           std::ranges::any_of(architecture_.in_memory, is_head);
+    return std::ranges::any_of(family_.modules, is_head) || std::ranges::any_of(family_.in_memory, is_head);
   }
 
   // peft puts a module that it adapts, or trains beside it, one level deeper.
@@ -127,7 +126,7 @@ class Mapper {
       const std::string own = WithoutAdapter(name.substr(at));
       const auto place = FindPlace(own);
       const auto copy_of = place ? std::nullopt : CopyOf(own);
-      if (place || copy_of || FitsAnyGlob(own, architecture_.buffers)) return Known{at, place, copy_of};
+      if (place || copy_of || FitsAnyGlob(own, family_.buffers)) return Known{at, place, copy_of};
       at = training_ ? name.find('.', at) : std::string::npos;
       if (at == std::string::npos) return std::nullopt;
     }
@@ -253,8 +252,7 @@ class Mapper {
   bool IsOfAnotherHead() const {
     const nlohmann::json classes =
         KeptOfHuggingFace(config_.model, "config").value("architectures", nlohmann::json());
-    if (training_ || !classes.is_array() || classes.empty() || classes[0] == architecture_.class_name)
-      return false;
+    if (training_ || !classes.is_array() || classes.empty() || classes[0] == family_.class_name) return false;
     for (uint32_t place = 0; place < expanded_.tensors.size(); ++place) {
       const ForeignTensor& wanted = expanded_.tensors[place];
       const auto found = found_.find({place, Role::kWeight});
@@ -348,7 +346,7 @@ class Mapper {
   const TensorTable& stored_;
   const Manifest* const training_;
   const ConfigModel& config_;
-  const Architecture& architecture_;
+  const Family& family_;
   const std::string base_prefix_;
   const ExpandedModel& expanded_;
   const std::vector<std::string>& allow_;
@@ -376,13 +374,13 @@ Result<ConfigMapping> MapByConfig(const TensorTable& stored, const Manifest* tra
   if (std::cmp_greater(shape.AllLayers(), stored.tensors.size()))
     return NotFound("{} asks for {} layers, and there are {} tensors", config.path, shape.AllLayers(),
                     stored.tensors.size());
-  const StoredForm form = FormOf(stored, *config.architecture);
+  const StoredForm form = FormOf(stored, *config.family);
   const bool by_expert =
-      form == StoredForm::kFiles && std::ranges::any_of(config.architecture->modules, &Module::by_expert);
+      form == StoredForm::kFiles && std::ranges::any_of(config.family->modules, &Module::by_expert);
   if (by_expert && std::cmp_greater(shape.experts, stored.tensors.size()))
     return NotFound("{} asks for {} experts, and there are {} tensors", config.path, shape.experts,
                     stored.tensors.size());
-  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.architecture, config.model, form));
+  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.family, config.model, form));
   return Mapper(stored, training, config, expanded, form, allow).Map();
 }
 

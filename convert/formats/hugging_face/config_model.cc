@@ -17,29 +17,29 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(json config, ReadJsonObject(fs, path, kMaxConfigBytes));
   json quantization = config.value(kQuantization, json());
   if (!quantization.is_null()) config.erase(kQuantization);
-  const Architecture* architecture = FindArchitecture(ModelTypeOf(config));
+  const Family* family = FindFamily(ModelTypeOf(config));
   const std::string directory = ParentDir(path);
   json kept = json::object();
   const std::string generation = JoinPath(directory, "generation_config.json");
   if (fs.Stat(generation).ok()) {
     CAIRN_ASSIGN_OR_RETURN(kept["generation_config"], ReadJsonObject(fs, generation, kMaxConfigBytes));
   }
-  if (architecture == nullptr) {
+  if (family == nullptr) {
     Model model;
     model.rest["config"] = config;
     if (!kept.empty()) model.rest["hugging_face"] = std::move(kept);
     return ConfigModel{path, nullptr, std::move(model), std::move(quantization)};
   }
-  Result<Model> model = ModelOfConfig(*architecture, config);
+  Result<Model> model = ModelOfConfig(*family, config);
   if (!model.ok()) return model.status().WithContext(directory);
   kept["config"] = config;
   model->rest["hugging_face"] = std::move(kept);
-  return ConfigModel{path, architecture, *std::move(model), std::move(quantization)};
+  return ConfigModel{path, family, *std::move(model), std::move(quantization)};
 }
 
 Model ConfigModel::UnderOwnNames() const {
   Model own = model;
-  if (architecture != nullptr) {
+  if (family != nullptr) {
     own = Model();
     json& kept = own.rest["hugging_face"] = model.Get("hugging_face");
     own.rest["config"] = std::move(kept["config"]);

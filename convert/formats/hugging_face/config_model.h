@@ -16,8 +16,8 @@ inline constexpr uint64_t kMaxConfigBytes = 1 << 20;
 inline constexpr const char* kQuantization = "quantization_config";
 
 struct ConfigModel {
-  std::string path;                            // of the file
-  const Architecture* architecture = nullptr;  // of the family; null: no table knows it
+  std::string path;                // of the file
+  const Family* family = nullptr;  // of the family; null: no table knows it
   // Without a table: only "config", which is config.json, and "hugging_face". Without kQuantization.
   Model model;
   nlohmann::json quantization;  // that key; null if the file has none

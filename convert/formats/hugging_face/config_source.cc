@@ -174,11 +174,11 @@ Result<ConfigModel> ReadConfigGiven(FileSystem& fs, const OpenOptions& options,
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(options.config));
   const std::string path = info.is_directory() ? JoinPath(options.config, "config.json") : options.config;
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, path));
-  if (config.architecture == nullptr)
+  if (config.family == nullptr)
     return NotSupported("{}: no table knows {}; without --config the tensors keep their own names", path,
                         FamilyWithoutTable(config.model));
-  history.push_back(fmt::format("import: its names were read as those of a {} model{}",
-                                config.architecture->name, kByConfig));
+  history.push_back(
+      fmt::format("import: its names were read as those of a {} model{}", config.family->name, kByConfig));
   return config;
 }
 

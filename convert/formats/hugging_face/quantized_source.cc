@@ -88,9 +88,9 @@ bool IsLinear(const ParameterSpec& spec) {
          module->name != "mlp.router" && module->name != "mlp.shared_gate";
 }
 
-Result<const Architecture*> FamilyOf(const CheckpointSource& source) {
+Result<const Family*> FamilyOf(const CheckpointSource& source) {
   const Model& model = source.manifest().model;
-  if (const auto* family = FindArchitecture(model.architecture.value_or(""))) return family;
+  if (const auto* family = FindFamily(model.architecture.value_or(""))) return family;
   if (model.Get("config").contains(kQuantization) ||
       std::ranges::any_of(source.catalog().tensors,
                           [](const TensorEntry& tensor) { return tensor.dtype == Dtype::kF8E4M3; }))
@@ -103,7 +103,7 @@ Result<const Architecture*> FamilyOf(const CheckpointSource& source) {
 }
 
 // As in releases. Programs make FP8 of all linear layers that it does not except.
-json QuantizationConfig(const Architecture& family, const TensorTable& tensors) {
+json QuantizationConfig(const Family& family, const TensorTable& tensors) {
   std::set<std::string> others;
   for (const Module& module : family.modules)
     if (module.canonical[0] == "output") others.insert(module.name);
@@ -125,7 +125,7 @@ Result<std::shared_ptr<QuantizedSource>> QuantizedSource::Of(CheckpointSource& s
                                                              const std::set<uint32_t>& kept,
                                                              ForeignModel& model,
                                                              std::vector<WrittenTensor>& weights) {
-  CAIRN_ASSIGN_OR_RETURN(const Architecture* family, FamilyOf(source));
+  CAIRN_ASSIGN_OR_RETURN(const Family* family, FamilyOf(source));
   std::unordered_map<std::string_view, const WrittenTensor*> weight_of;
   for (const WrittenTensor& weight : weights) weight_of.emplace(weight.entry.spec.name, &weight);
   std::shared_ptr<QuantizedSource> made(new QuantizedSource(source));

@@ -61,7 +61,7 @@ ParameterSpec SpecOf(const json& row, const Dims& shape) {
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
   json rows = json::array();
   for (const ParameterSpec& spec : parameters) {
-    const Cut one = spec.of_experts ? Cut{.dim = -1} : OneCut(spec);
+    const Cut one = spec.of_experts ? Cut{.dim = -1} : TpCut(spec);
     json row = {spec.name, one.dim, one.unit, one.pad, spec.layer, spec.tied_to_last};
     if (spec.of_experts) {
       row.push_back(json::array());

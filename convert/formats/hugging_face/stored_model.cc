@@ -28,7 +28,8 @@ void NoteDtype(const StoredCatalog& catalog, Model& model) {
     const CanonicalModule* module = ModuleOfParameter(tensor.spec.name);
     return tensor.dtype == dtype || (module && module->keeps_type);
   };
-  if (std::ranges::all_of(catalog.tensors, has_it)) model.rest["hugging_face"]["stored_dtype"] = TorchName(dtype);
+  if (std::ranges::all_of(catalog.tensors, has_it))
+    model.rest["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
 TensorTable TableOf(const std::vector<StoredArray>& tensors) {
@@ -179,7 +180,7 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
                                                        const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(files.directory, "config.json")));
   const TensorTable table = TableOf(files.tensors);
-  if (config.architecture == nullptr || !UnreadMethod(table, config.quantization).empty())
+  if (config.family == nullptr || !UnreadMethod(table, config.quantization).empty())
     return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
   const auto scaled = FindBlockScaled(table, config.quantization, /*has_family=*/true);
   if (!scaled.ok()) return scaled.status().WithContext(files.directory);

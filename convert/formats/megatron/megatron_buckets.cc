@@ -265,7 +265,7 @@ Status MegatronBuckets::Assemble(MegatronAssembler& assembler, StoredBuilder& bu
         for (const auto& [number, piece] : held.pieces) {
           const Box& box = piece.first;
           const bool replica = owner.second > 0 && box.extent == held.shape;
-          StoredArray slice = SliceOf(states, begin, box.extent);
+          StoredArray slice = StretchOf(states, begin, box.extent);
           if (replica)
             builder.account.Leave(Fate::kReplica, builder.catalog, slice);
           else

@@ -281,7 +281,7 @@ class MegatronDistOpener {
     slice.box = {WithoutFirst(box.offset), WithoutFirst(box.extent)};
     for (uint64_t i = 0; i < box.extent[0]; ++i) {
       slice.layer = static_cast<int>(box.offset[0] + i);
-      slice.tensor = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
+      slice.tensor = StretchOf(all, i * slice.box.Volume(), slice.box.extent);
       CAIRN_RETURN_IF_ERROR(AddSlice(Widened(slice, name), assembler));
     }
     return OkStatus();

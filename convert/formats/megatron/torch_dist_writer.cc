@@ -50,7 +50,7 @@ std::vector<ShardSlice> OfEachExpert(const std::vector<ShardSlice>& slices) {
 
 // The whole tensor, of which a rank has a slice of this shape.
 ParameterSpec WholeOf(const MegatronTensor& tensor, const Dims& slice, const Topology& topology) {
-  return WithSlices({.name = {}, .shape = slice, .cuts = tensor.cuts}, slice, topology);
+  return cairn::WholeOf({.name = {}, .shape = slice, .cuts = tensor.cuts}, slice, topology);
 }
 
 // The halves of a gated MLP are apart: all gates, then all ups.

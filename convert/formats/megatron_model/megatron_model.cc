@@ -68,7 +68,7 @@ Result<MegatronShape> ReadShapeGiven(const ReaderOptions& options, Manifest& man
   manifest.model = std::move(config.model);
   CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(manifest.model));
   MegatronShape shape{sizes};
-  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*config.architecture, manifest.model));
+  CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*config.family, manifest.model));
   return shape;
 }
 
@@ -189,7 +189,7 @@ Result<std::vector<MegatronSlice>> SlicesOfExperts(const MegatronSlice& slice, c
                                    : Dims{1, hidden, of_one / hidden};
   std::vector<MegatronSlice> slices(count, slice);
   for (uint64_t i = 0; i < count; ++i) {
-    slices[i].tensor = SliceOf(array, i * of_one, one);
+    slices[i].tensor = StretchOf(array, i * of_one, one);
     slices[i].tensor.transposed = !place.expert;
     slices[i].shape = slices[i].tensor.tensor_shape();
     slices[i].box = Box::Whole(slices[i].shape);

@@ -29,12 +29,12 @@ Box Rows(const Dims& shape, uint64_t begin, uint64_t count, int dim = 0) {
 }
 
 // The whole parameter of which a rank has a slice of this shape, and the slice's box.
-struct Share {
+struct HeldBox {
   Dims whole;
   Box box;
 };
-Result<Share> ShareOf(std::string_view name, const MegatronParameter& parameter, size_t canonical,
-                      const Dims& slice, const MegatronShape& shape, const Topology& topology, int rank) {
+Result<HeldBox> HeldBoxOf(std::string_view name, const MegatronParameter& parameter, size_t canonical,
+                          const Dims& slice, const MegatronShape& shape, const Topology& topology, int rank) {
   const CanonicalModule& module = *FindCanonicalModule(parameter.module->canonical[canonical]);
   ParameterSpec whole = SpecOf(module, parameter.bias, kBeforeLayers, shape);
   for (const Cut& cut : whole.cuts)
@@ -44,7 +44,7 @@ Result<Share> ShareOf(std::string_view name, const MegatronParameter& parameter,
   if (whole.cuts.empty() && slice.rank() == 2 && slice != stated &&
       slice[0] * static_cast<uint64_t>(topology.tp) == stated[0])
     whole.cuts = {{Axis::kTp, 0}};
-  whole = WithSlices(std::move(whole), slice, topology);
+  whole = WholeOf(std::move(whole), slice, topology);
   if (whole.of_experts && std::cmp_not_equal(whole.shape[0], shape.experts))
     return Corrupt(
         "{} holds {} of {} experts; a file of one expert parallel rank must be read with those of the "
@@ -55,7 +55,7 @@ Result<Share> ShareOf(std::string_view name, const MegatronParameter& parameter,
     return Corrupt("{}: its experts together have shape {}, and the checkpoint's args make it {}", name,
                    ToString(whole.shape), ToString(stated));
   CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, topology, rank));
-  return Share{whole.shape, held.box};
+  return HeldBox{whole.shape, held.box};
 }
 
 Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronParameter& parameter,
@@ -75,10 +75,11 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
                    local, share, d);
   if (shape.dialect.qkv_version < 2 && share != 1)
     return NotSupported("grouped queries in checkpoint version 0 or 1");
-  std::vector<Share> held;
+  std::vector<HeldBox> held;
   for (size_t which = 0; which < 3; ++which) {
     const Dims own = Rows(slice, 0, local * (which == 0 ? share : 1) * d).extent;
-    CAIRN_ASSIGN_OR_RETURN(held.emplace_back(), ShareOf(name, parameter, which, own, shape, topology, rank));
+    CAIRN_ASSIGN_OR_RETURN(held.emplace_back(),
+                           HeldBoxOf(name, parameter, which, own, shape, topology, rank));
   }
   std::vector<SlicePart> parts;
   // `which` of query, key and value: `count` rows from `begin` on of the rank's, at row `at` of the slice.
@@ -109,7 +110,8 @@ Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronP
   if (slice.rank() <= dim || slice[dim] % 2 != 0) return Corrupt("{} has no two halves", name);
   const uint64_t half = slice[dim] / 2;
   const Box gate = Rows(slice, 0, half, dim), up = Rows(slice, half, half, dim);
-  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(name, parameter, 0, gate.extent, shape, topology, rank));
+  CAIRN_ASSIGN_OR_RETURN(const HeldBox held,
+                         HeldBoxOf(name, parameter, 0, gate.extent, shape, topology, rank));
   return std::vector<SlicePart>{{{held.box, gate}, size_t{shape.dialect.gate_last}, held.whole},
                                 {{held.box, up}, size_t{!shape.dialect.gate_last}, held.whole}};
 }
@@ -269,7 +271,7 @@ Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const Megatro
   if (module.is_vocabulary() && slice[0] * tp < vocab)
     return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", name, slice[0], tp, vocab);
   const size_t only = module.canonical.size() - 1;
-  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(name, parameter, only, slice, shape, topology, rank));
+  CAIRN_ASSIGN_OR_RETURN(const HeldBox held, HeldBoxOf(name, parameter, only, slice, shape, topology, rank));
   return std::vector<SlicePart>{{{held.box, Box::Whole(held.box.extent)}, only, held.whole}};
 }
 

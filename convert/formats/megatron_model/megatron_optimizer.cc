@@ -147,7 +147,7 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, const PyValue& 
 void MegatronOptimizer::LeaveAlignment(const MegatronBuffer& buffer, uint64_t begin, uint64_t end) {
   for (const auto& [role, vector] : buffer.vectors)
     if (begin < end)
-      builder_.account.Leave(Fate::kAlignment, builder_.catalog, SliceOf(vector, begin, {end - begin}));
+      builder_.account.Leave(Fate::kAlignment, builder_.catalog, StretchOf(vector, begin, {end - begin}));
 }
 
 // Gives one of `left` the elements of the buffer from `begin` on, and returns where they end; nullopt if they
@@ -159,7 +159,7 @@ Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& 
     if (!rounds) continue;
     const StoredArray& weight = (*found)->weight;
     for (const auto& [role, vector] : buffer.vectors)
-      (*found)->states.emplace_back(role, SliceOf(vector, begin, weight.shape));
+      (*found)->states.emplace_back(role, StretchOf(vector, begin, weight.shape));
     left.erase(found);
     return std::optional(begin + weight.shape.Volume());
   }

@@ -44,7 +44,7 @@ class Cover {
   Catalog catalog_;
 };
 
-class ArchitectureTest : public testing::TestWithParam<Architecture> {
+class ArchitectureTest : public testing::TestWithParam<Family> {
  protected:
   json RandomModel() {
     const auto model = ModelOfConfig(GetParam(), RandomConfig(GetParam(), rng_));
@@ -135,14 +135,14 @@ INSTANTIATE_TEST_SUITE_P(All, ArchitectureTest, testing::ValuesIn(AllAndOneMore(
                          [](const auto& family) { return family.param.name; });
 
 TEST(FamiliesTest, ADerivedFamilyRemovesChangesAndAddsRows) {
-  const std::vector<Architecture> all = AllAndOneMore();
-  const Architecture &stablelm = all.back(), &llama = *FindArchitecture("llama");
+  const std::vector<Family> all = AllAndOneMore();
+  const Family &stablelm = all.back(), &llama = *FindFamily("llama");
   EXPECT_EQ(stablelm.name, "stablelm");
   ASSERT_EQ(stablelm.modules.size(), llama.modules.size());
   EXPECT_EQ(stablelm.modules[1].bias, "query_key_value_bias");
   EXPECT_EQ(stablelm.modules[1].canonical, llama.modules[1].canonical);
   EXPECT_EQ(stablelm.modules[4].bias, kNever);  // o_proj, whose condition was dropped
-  EXPECT_EQ(std::ranges::count(stablelm.fields, "mlp_bias", &Field::model), 0);
+  EXPECT_EQ(std::ranges::count(stablelm.fields, "mlp_bias", &Field::name), 0);
   EXPECT_EQ(stablelm.fields.size(), llama.fields.size() - 3 + 2);
   EXPECT_EQ(stablelm.model.rotary_base, 10000);
   EXPECT_EQ(stablelm.model.normalization, "LayerNorm");
@@ -155,7 +155,7 @@ std::string ErrorOf(const std::string& at, const json& value) {
   content[json::json_pointer(at)] = value;
   Families families = Families::BuiltIn();
   const Status status = families.Add({{"mine.json", content}});
-  EXPECT_EQ(families.all().size(), Architectures().size()) << at;  // nothing was added
+  EXPECT_EQ(families.all().size(), KnownFamilies().size()) << at;  // nothing was added
   EXPECT_EQ(status.kind(), StatusKind::kInvalidArgument) << at;
   return status.message();
 }
@@ -209,7 +209,7 @@ TEST(FamiliesTest, NamesWithoutASuffixStayAsTheyAre) {
   content["modules"][5]["suffixes"] = {"", "_bias"};
   Families families = Families::BuiltIn();
   ASSERT_TRUE(families.Add({{"mine.json", content}}).ok());
-  const Architecture& mine = families.all().back();
+  const Family& mine = families.all().back();
   std::mt19937_64 rng(1);
   const auto model = ModelOfConfig(mine, RandomConfig(mine, rng));
   const auto expanded = Expand(mine, *model);
@@ -229,22 +229,22 @@ std::vector<std::string> NamesOf(const std::vector<ForeignTensor>& tensors, std:
 }
 
 json SmallMixture(const char* family) {
-  return *ModelOfConfig(*FindArchitecture(family), {{"num_hidden_layers", 3},
-                                                    {"hidden_size", 6},
-                                                    {"num_attention_heads", 2},
-                                                    {"num_key_value_heads", 1},
-                                                    {"num_experts", 2},
-                                                    {"num_local_experts", 2},
-                                                    {"intermediate_size", 5},
-                                                    {"moe_intermediate_size", 5},
-                                                    {"shared_expert_intermediate_size", 4},
-                                                    {"vocab_size", 7},
-                                                    {"mlp_only_layers", {0}},
-                                                    {"decoder_sparse_step", 2}});
+  return *ModelOfConfig(*FindFamily(family), {{"num_hidden_layers", 3},
+                                              {"hidden_size", 6},
+                                              {"num_attention_heads", 2},
+                                              {"num_key_value_heads", 1},
+                                              {"num_experts", 2},
+                                              {"num_local_experts", 2},
+                                              {"intermediate_size", 5},
+                                              {"moe_intermediate_size", 5},
+                                              {"shared_expert_intermediate_size", 4},
+                                              {"vocab_size", 7},
+                                              {"mlp_only_layers", {0}},
+                                              {"decoder_sparse_step", 2}});
 }
 
 TEST(MixtureTest, EachExpertIsATensorOfItsOwnInFiles) {
-  const auto mixtral = Expand(*FindArchitecture("mixtral"), SmallMixture("mixtral"));
+  const auto mixtral = Expand(*FindFamily("mixtral"), SmallMixture("mixtral"));
   const std::string moe = "model.layers.1.block_sparse_moe.";
   EXPECT_THAT(NamesOf(mixtral->tensors, moe),
               ElementsAre(moe + "gate.weight", moe + "experts.0.w1.weight", moe + "experts.0.w2.weight",
@@ -259,7 +259,7 @@ TEST(MixtureTest, EachExpertIsATensorOfItsOwnInFiles) {
 }
 
 TEST(MixtureTest, StateDictsHaveAllExpertsInOneTensor) {
-  const auto mixtral = Expand(*FindArchitecture("mixtral"), SmallMixture("mixtral"), StoredForm::kMemory);
+  const auto mixtral = Expand(*FindFamily("mixtral"), SmallMixture("mixtral"), StoredForm::kMemory);
   const std::string moe = "model.layers.1.mlp.";
   EXPECT_THAT(NamesOf(mixtral->tensors, moe),
               ElementsAre(moe + "gate.weight", moe + "experts.gate_up_proj", moe + "experts.down_proj"));
@@ -273,12 +273,12 @@ TEST(MixtureTest, StateDictsHaveAllExpertsInOneTensor) {
 TEST(MixtureTest, SomeLayersAreDense) {
   const json model = SmallMixture("qwen2_moe");
   EXPECT_EQ(model["dense_layers"], (json{0, 2})) << "every second layer is a mixture";
-  const auto expanded = Expand(*FindArchitecture("qwen2_moe"), model);
+  const auto expanded = Expand(*FindFamily("qwen2_moe"), model);
   EXPECT_THAT(NamesOf(expanded->tensors, "layers.0.mlp."),
               ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
                           "model.layers.0.mlp.down_proj.weight"));
   EXPECT_EQ(NamesOf(expanded->tensors, "layers.1.mlp.").size(), 1U + 2 * 3 + 3 + 1);
-  const DecoderModules modules = *ModulesOf(*FindArchitecture("qwen2_moe"), model);
+  const DecoderModules modules = *ModulesOf(*FindFamily("qwen2_moe"), model);
   EXPECT_FALSE(modules.layer(0).Has("mlp.router"));
   EXPECT_TRUE(modules.layer(1).Has("mlp.experts.down"));
   EXPECT_FALSE(modules.layer(1).Has("mlp.down"));
@@ -287,19 +287,18 @@ TEST(MixtureTest, SomeLayersAreDense) {
 TEST(MixtureTest, ALayersSizesAreBounded) {
   json model = SmallMixture("mixtral");
   model["num_experts"] = 1 << 23;
-  EXPECT_THAT(Expand(*FindArchitecture("mixtral"), model).status().message(), HasSubstr("8388608 experts"));
+  EXPECT_THAT(Expand(*FindFamily("mixtral"), model).status().message(), HasSubstr("8388608 experts"));
   model.erase("num_experts");
-  EXPECT_THAT(Expand(*FindArchitecture("mixtral"), model).status().message(),
-              HasSubstr("num_experts is missing"));
+  EXPECT_THAT(Expand(*FindFamily("mixtral"), model).status().message(), HasSubstr("num_experts is missing"));
 }
 
 TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
   const std::vector<ParameterSpec> weights = {{.name = "gate", .shape = {4, 6, 8}, .of_experts = true},
                                               {.name = "up", .shape = {4, 6, 8}, .of_experts = true}};
-  const ForeignTensor fused = StoredTensor("w", weights, Layout::kStacked, 1);
+  const ForeignTensor fused = StoredTensor("w", weights, Packing::kStacked, 1);
   EXPECT_EQ(fused.shape, (Dims{4, 12, 8}));
   EXPECT_EQ(fused.parts[1].in_array, (Box{{0, 6, 0}, {4, 6, 8}}));
-  const ForeignTensor transposed = StoredTensor("w", weights, Layout::kTransposed, 1);
+  const ForeignTensor transposed = StoredTensor("w", weights, Packing::kTransposed, 1);
   EXPECT_EQ(transposed.shape, (Dims{4, 8, 12}));
   EXPECT_EQ(transposed.parts[1].in_array, (Box{{0, 0, 6}, {4, 8, 6}}));
   EXPECT_EQ(transposed.parts[1].axes, kLastTwoSwapped);
@@ -307,15 +306,15 @@ TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
     EXPECT_TRUE(CheckAgainst({{tensor}, {}}, weights).ok()) << ToString(tensor.shape);
   const std::vector<ParameterSpec> biases = {{.name = "gate", .shape = {4, 6}, .of_experts = true},
                                              {.name = "up", .shape = {4, 6}, .of_experts = true}};
-  const ForeignTensor bias = StoredTensor("b", biases, Layout::kTransposed, 1);
+  const ForeignTensor bias = StoredTensor("b", biases, Packing::kTransposed, 1);
   EXPECT_EQ(bias.shape, (Dims{4, 12})) << "a stack of vectors is not transposed";
   EXPECT_EQ(bias.parts[1].in_array, (Box{{0, 6}, {4, 6}}));
-  const ForeignTensor turns = StoredTensor("w", weights, Layout::kAlternating, 1);
+  const ForeignTensor turns = StoredTensor("w", weights, Packing::kAlternating, 1);
   EXPECT_EQ(turns.shape, (Dims{4, 8, 12}));
   EXPECT_EQ(turns.seen, (Dims{4, 8, 6, 2}));
   EXPECT_EQ(turns.parts[1].ToArray({{2, 5, 3}, {1, 1, 1}}), (Box{{2, 3, 5, 1}, {1, 1, 1, 1}}));
   EXPECT_TRUE(CheckAgainst({{turns}, {}}, weights).ok());
-  const ForeignTensor bias_turns = StoredTensor("b", biases, Layout::kAlternating, 1);
+  const ForeignTensor bias_turns = StoredTensor("b", biases, Packing::kAlternating, 1);
   EXPECT_EQ(bias_turns.shape, (Dims{4, 12}));
   EXPECT_EQ(bias_turns.parts[1].ToArray({{2, 5}, {1, 1}}), (Box{{2, 5, 1}, {1, 1, 1}}));
   EXPECT_TRUE(CheckAgainst({{bias_turns}, {}}, biases).ok());
@@ -324,14 +323,14 @@ TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
 TEST(ArchitecturesTest, Gpt2HasTheParametersOfTheTrainer) {
   for (const bool tied : {true, false}) {
     const TinyGpt tiny{.layers = 3, .vocab = 41, .tied = tied, .pad_multiple = 128};
-    EXPECT_EQ(Expand(*FindArchitecture("gpt2"), ModelJson(tiny))->parameters, SpecsOf(tiny));
+    EXPECT_EQ(Expand(*FindFamily("gpt2"), ModelJson(tiny))->parameters, SpecsOf(tiny));
   }
 }
 
 TEST(ArchitecturesTest, AModelIsGatedIfOnlyItsExpertsAre) {
   const json model = SmallMixture("mixtral");
   ModelShape shape = *ReadShape(model);
-  shape.modules = *ModulesOf(*FindArchitecture("mixtral"), model);
+  shape.modules = *ModulesOf(*FindFamily("mixtral"), model);
   EXPECT_FALSE(shape.modules.Has("mlp.gate"));
   EXPECT_TRUE(shape.IsGated());
 }
@@ -351,7 +350,7 @@ TEST(ArchitecturesTest, ImpossibleSizesAreNamed) {
 }
 
 TEST(ArchitecturesTest, BothSpellingsOfRopeAreTheSameModel) {
-  const Architecture llama = *FindArchitecture("llama");
+  const Family llama = *FindFamily("llama");
   std::mt19937_64 rng(1);
   json config = RandomConfig(llama, rng);
   config["rope_parameters"] = {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 4.0}};
@@ -381,7 +380,7 @@ TEST(ArchitecturesTest, AMalformedKeptConfigurationIsIgnored) {
 
 TEST(ArchitecturesTest, UnknownFieldsAndFamiliesAreRefused) {
   std::mt19937_64 rng(1);
-  const Architecture opt = *FindArchitecture("opt");
+  const Family opt = *FindFamily("opt");
   json config = RandomConfig(opt, rng);
   config["word_embed_proj_dim"] = config["hidden_size"];
   EXPECT_TRUE(ModelOfConfig(opt, config).ok());
@@ -393,7 +392,7 @@ TEST(ArchitecturesTest, UnknownFieldsAndFamiliesAreRefused) {
 }
 
 TEST(CheckAgainstTest, NamesMismatchedParts) {
-  const auto expanded = Expand(*FindArchitecture("bloom"), ModelJson({}));
+  const auto expanded = Expand(*FindFamily("bloom"), ModelJson({}));
   const ForeignModel good{expanded->tensors, {}};
   ForeignModel twice = good;
   twice.tensors.push_back(good.tensors.back());

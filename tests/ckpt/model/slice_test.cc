@@ -23,7 +23,7 @@ void ExpectSlices(const ParameterSpec& parameter, const Topology& topology, cons
     ASSERT_TRUE(slice.ok()) << slice.status().message();
     EXPECT_EQ(ToString(slice->box), ranks[rank].box) << parameter.name << " rank " << rank;
     EXPECT_EQ(ToString(slice->shape), ranks[rank].shape) << parameter.name << " rank " << rank;
-    EXPECT_EQ(WithSlices(parameter, slice->shape, topology).shape, parameter.shape) << parameter.name;
+    EXPECT_EQ(WholeOf(parameter, slice->shape, topology).shape, parameter.shape) << parameter.name;
   }
 }
 

@@ -16,7 +16,7 @@ std::vector<std::tuple<uint64_t, uint64_t, uint32_t, uint64_t>> ExtentsOf(const 
 }
 
 TEST(StoredArray, ASliceCanSpanExtentsAndHoles) {
-  const StoredArray slice = SliceOf(FlatArray(), 2, {3, 2});
+  const StoredArray slice = StretchOf(FlatArray(), 2, {3, 2});
   EXPECT_EQ(slice.shape, (Dims{3, 2}));
   EXPECT_EQ(ExtentsOf(slice), (decltype(ExtentsOf(slice)){{0, 2, 0, 108}, {4, 6, 1, 200}}));
   EXPECT_EQ(slice.elements(), 4);
@@ -24,15 +24,15 @@ TEST(StoredArray, ASliceCanSpanExtentsAndHoles) {
 }
 
 TEST(StoredArray, AnEmptySliceHasNoExtents) {
-  EXPECT_TRUE(SliceOf(FlatArray(), 2, {0}).extents.empty());
-  EXPECT_TRUE(SliceOf(FlatArray(), 4, {2}).extents.empty());
-  EXPECT_TRUE(SliceOf(FlatArray(), 20, {2}).extents.empty());
+  EXPECT_TRUE(StretchOf(FlatArray(), 2, {0}).extents.empty());
+  EXPECT_TRUE(StretchOf(FlatArray(), 4, {2}).extents.empty());
+  EXPECT_TRUE(StretchOf(FlatArray(), 20, {2}).extents.empty());
 }
 
 TEST(StoredArray, AppendsSlicesInOrder) {
   StoredArray whole{"whole", Dtype::kF32, {8}};
-  Append(whole, SliceOf(FlatArray(), 6, {4}), 0);
-  Append(whole, SliceOf(FlatArray(), 0, {4}), 4);
+  Append(whole, StretchOf(FlatArray(), 6, {4}), 0);
+  Append(whole, StretchOf(FlatArray(), 0, {4}), 4);
   EXPECT_EQ(ExtentsOf(whole), (decltype(ExtentsOf(whole)){{0, 4, 1, 200}, {4, 8, 0, 100}}));
 }
 

@@ -54,7 +54,7 @@ StepRecipe LlamaRecipe(const TinyGpt& m) {
                   {"rotary_base", 10000},
                   {"attention_bias", false},
                   {"mlp_bias", false}};
-  auto expanded = Expand(*FindArchitecture("llama"), recipe.model);
+  auto expanded = Expand(*FindFamily("llama"), recipe.model);
   EXPECT_TRUE(expanded.ok()) << expanded.status().message();
   recipe.specs = std::move(expanded->parameters);
   return recipe;
@@ -278,7 +278,7 @@ TEST_F(RefusalTest, MegatronRefusesModelsItsArgumentsCannotDescribe) {
     StepRecipe recipe = LlamaRecipe({});
     recipe.model["attention_bias"] = attention;
     recipe.model["mlp_bias"] = mlp;
-    recipe.specs = Expand(*FindArchitecture("llama"), recipe.model)->parameters;
+    recipe.specs = Expand(*FindFamily("llama"), recipe.model)->parameters;
     return recipe;
   };
   StepRecipe qwen = llama(true, false);

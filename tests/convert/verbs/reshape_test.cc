@@ -68,12 +68,12 @@ void SetVocabMultiple(std::vector<ParameterSpec>& specs, uint64_t multiple) {
 }
 
 // Awkward sizes, and every switch of the family's table somewhere.
-RandomModel MakeRandomModel(const Architecture& architecture, std::mt19937& random) {
+RandomModel MakeRandomModel(const Family& architecture, std::mt19937& random) {
   const auto upto = [&](uint64_t n) { return 1 + random() % n; };
   const uint64_t groups = std::array<uint64_t, 5>{1, 2, 4, 6, 12}[random() % 5], heads = groups * upto(2);
   const uint64_t unrotated = upto(3), rotated = upto(3);  // elements of a head of latent attention
   const bool latent =
-      std::ranges::find(architecture.fields, "qk_rope_head_dim", &Field::model) != architecture.fields.end();
+      std::ranges::find(architecture.fields, "qk_rope_head_dim", &Field::name) != architecture.fields.end();
   const std::map<std::string, uint64_t> sizes = {{"qk_nope_head_dim", unrotated},
                                                  {"qk_rope_head_dim", rotated},
                                                  {"v_head_dim", upto(4)},
@@ -93,12 +93,12 @@ RandomModel MakeRandomModel(const Architecture& architecture, std::mt19937& rand
   nlohmann::json model = architecture.model;
   model["architecture"] = architecture.name;
   for (const Field& field : architecture.fields) {
-    if (sizes.contains(field.model))
-      model[field.model] = sizes.at(field.model);
+    if (sizes.contains(field.name))
+      model[field.name] = sizes.at(field.name);
     else if (field.fallback.is_boolean())
-      model[field.model] = random() % 2 == 0;
+      model[field.name] = random() % 2 == 0;
     else if (!field.fallback.is_null())
-      model[field.model] = field.fallback;
+      model[field.name] = field.fallback;
   }
   if (latent) model["head_dim"] = unrotated + rotated;
   const uint64_t multiple = std::array<uint64_t, 3>{1, 4, 16}[random() % 3];
@@ -131,7 +131,7 @@ Topology RandomTopology(std::mt19937& random, const RandomModel& model) {
 // For each family.
 int Rounds() { return IsLongForm() ? 1000 : kSanitized ? 5 : 8; }
 
-class ReshapeTest : public testing::TestWithParam<Architecture> {};
+class ReshapeTest : public testing::TestWithParam<Family> {};
 
 // There and back, as a trainer and a user may choose it.
 struct RandomReshape {
@@ -143,7 +143,7 @@ struct RandomReshape {
   uint64_t unit_there, unit_back;  // bytes of a unit
 };
 
-RandomReshape MakeRandomReshape(const Architecture& architecture, std::mt19937& random) {
+RandomReshape MakeRandomReshape(const Family& architecture, std::mt19937& random) {
   RandomReshape drawn;
   drawn.model = MakeRandomModel(architecture, random);
   drawn.from = RandomTopology(random, drawn.model);
@@ -222,7 +222,7 @@ TEST(ReshapeMixtureTest, RoundTripIsIdenticalAndEqualsTheTrainersStep) {
   for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
     const auto times6 = [&] { return 6 * (1 + random() % 2); };
-    RandomReshape drawn = MakeRandomReshape(*FindArchitecture("gpt2"), random);
+    RandomReshape drawn = MakeRandomReshape(*FindFamily("gpt2"), random);
     const TinyGpt sizes{.layers = 1 + static_cast<int>(random() % 3),
                         .hidden = times6(),
                         .heads = 6,
@@ -243,7 +243,7 @@ TEST(ReshapeMixtureTest, RoundTripIsIdenticalAndEqualsTheTrainersStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ReshapeTest, testing::ValuesIn(Architectures()),
+INSTANTIATE_TEST_SUITE_P(Families, ReshapeTest, testing::ValuesIn(KnownFamilies()),
                          [](const auto& info) { return info.param.name; });
 
 class ReshapeErrorTest : public testing::Test {

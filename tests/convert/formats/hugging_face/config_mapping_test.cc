@@ -16,7 +16,7 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class MapByConfigTest : public testing::TestWithParam<Architecture> {};
+class MapByConfigTest : public testing::TestWithParam<Family> {};
 
 TEST_P(MapByConfigTest, MapsListedTensorsToParameters) {
   std::mt19937_64 rng(1);
@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(All, MapByConfigTest, testing::ValuesIn(AllAndOneMore()
                          [](const auto& family) { return family.param.name; });
 
 TEST(MtpTest, CopiesInItsLayersAreTwinsAndMissingLayersAreTakenOut) {
-  const Architecture& family = *FindArchitecture("deepseek_v3");
+  const Family& family = *FindFamily("deepseek_v3");
   std::mt19937_64 rng(1);
   json config = RandomConfig(family, rng);
   config["num_nextn_predict_layers"] = 1;
@@ -113,7 +113,7 @@ TEST(MtpTest, CopiesInItsLayersAreTwinsAndMissingLayersAreTakenOut) {
 class ExpertsTest : public testing::Test {
  protected:
   ExpertsTest()
-      : family_(*FindArchitecture("mixtral")),
+      : family_(*FindFamily("mixtral")),
         model_(*ModelOfConfig(family_, {{"num_hidden_layers", 1},
                                         {"hidden_size", 4},
                                         {"num_attention_heads", 2},
@@ -138,7 +138,7 @@ class ExpertsTest : public testing::Test {
     });
   }
 
-  Architecture family_;
+  Family family_;
   json model_;
   TensorTable table_;
   Manifest training_;

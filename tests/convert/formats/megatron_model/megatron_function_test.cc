@@ -52,7 +52,7 @@ Status Write(const json& model, MegatronProgram program) {
 }
 
 Status WriteConfig(const json& model) {
-  const Architecture& family = *FindArchitecture(model["architecture"]);
+  const Family& family = *FindFamily(model["architecture"]);
   const Result<json> config = ConfigOfModel(family, model, Dtype::kF32);
   return config.ok() ? CheckConfigFunction(family, model, *config) : config.status();
 }
@@ -301,10 +301,10 @@ TEST(MegatronFunctionTest, LatentAttentionRotatesNeighboursAndIsScaledByYarn) {
 }
 
 TEST(ModelFunctionTest, UnknownKeysOfConfigJsonAreNamed) {
-  json config = *ConfigOfModel(*FindArchitecture("llama"), Llama(), Dtype::kF32);
+  json config = *ConfigOfModel(*FindFamily("llama"), Llama(), Dtype::kF32);
   config.update(
       {{"initializer_range", 0.02}, {"attention_dropout", 0.1}, {"_name_or_path", "x"}, {"new", false}});
-  const Architecture& family = *FindArchitecture("llama");
+  const Family& family = *FindFamily("llama");
   EXPECT_FALSE(ModelOfConfig(family, config)->other.is_object());
   config["residual_multiplier"] = 0.22;
   const json model = *ModelOfConfig(family, config);
@@ -312,7 +312,7 @@ TEST(ModelFunctionTest, UnknownKeysOfConfigJsonAreNamed) {
   EXPECT_THAT(Write(model, MegatronProgram::kCore).message(),
               HasSubstr("config.residual_multiplier is 0.22"));
   EXPECT_TRUE(CheckConfigFunction(family, model, config).ok());  // its own file keeps it
-  config = *ConfigOfModel(*FindArchitecture("llama"), Llama(), Dtype::kF32);
+  config = *ConfigOfModel(*FindFamily("llama"), Llama(), Dtype::kF32);
   config["rope_parameters"]["partial_rotary_factor"] = 0.5;
   EXPECT_THAT(ModelOfConfig(family, config).status().message(), HasSubstr("partial_rotary_factor is 0.5"));
 }
