@@ -116,117 +116,74 @@ Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronP
                                 {{held.box, up}, size_t{!shape.dialect.gate_last}, held.whole}};
 }
 
-// Modules that all programs call alike.
-MegatronModule Plain(std::string_view name, std::vector<std::string_view> canonical, int core_order) {
-  return {.name = name, .canonical = std::move(canonical), .core_order = core_order, .core = name};
-}
-MegatronModule Linear(std::string_view name, std::vector<std::string_view> canonical, int core_order) {
-  MegatronModule module = Plain(name, std::move(canonical), core_order);
-  module.linear = true;
-  return module;
-}
+// A row of the table, and what it says beyond the name that all programs have.
+struct Row : MegatronModule {
+  Row(int order, std::string_view own, std::vector<std::string_view> of) {
+    name = core = own;
+    canonical = std::move(of);
+    core_order = order;
+  }
+  Row& Core(std::string_view own) { return core = own, *this; }
+  Row& Fused(std::string_view own) { return fused = own, *this; }
+  Row& Older(std::string_view own) { return older = own, *this; }
+  Row& Weight(std::string_view end) { return weight = end, *this; }
+  Row& Linear() { return linear = true, *this; }
+  Row& Mtp() { return of_mtp = true, *this; }
+};
 
 }  // namespace
 
 std::span<const MegatronModule> MegatronModules() {
   static const std::vector<MegatronModule> kModules = {
-      {.name = "word_embeddings",
-       .canonical = {"embedding.word"},
-       .core_order = 0,
-       .core = "embedding.word_embeddings"},
-      {.name = "position_embeddings",
-       .canonical = {"embedding.position"},
-       .core_order = 1,
-       .core = "embedding.position_embeddings"},
-      {.name = "word_embeddings.norm", .canonical = {"embedding.norm"}},
-      {.name = "input_layernorm",
-       .canonical = {"input_norm"},
-       .core_order = 1,
-       .core = "input_layernorm",
-       .fused = "self_attention.linear_qkv.layer_norm",
-       .older = "input_norm"},
-      {.name = "self_attention.query_key_value",
-       .canonical = {"attention.query", "attention.key", "attention.value"},
-       .core_order = 2,
-       .core = "self_attention.linear_qkv",
-       .linear = true,
-       .older = "attention.query_key_value"},
-      Plain("self_attention.q_layernorm", {"attention.query_norm"}, 3),
-      Plain("self_attention.k_layernorm", {"attention.key_norm"}, 4),
-      Linear("self_attention.linear_q_proj", {"attention.query"}, 1),
-      Linear("self_attention.linear_q_down_proj", {"attention.query_down"}, 1),
-      {.name = "self_attention.linear_q_up_proj.layer_norm",
-       .canonical = {"attention.query_down_norm"},
-       .core_order = 2,
-       .core = "self_attention.q_layernorm",
-       .fused = "self_attention.linear_q_up_proj.layer_norm"},
-      Linear("self_attention.linear_q_up_proj", {"attention.query_up"}, 2),
-      Linear("self_attention.linear_kv_down_proj", {"attention.key_value_down"}, 3),
-      {.name = "self_attention.linear_kv_up_proj.layer_norm",
-       .canonical = {"attention.key_value_down_norm"},
-       .core_order = 4,
-       .core = "self_attention.kv_layernorm",
-       .fused = "self_attention.linear_kv_up_proj.layer_norm"},
-      Linear("self_attention.linear_kv_up_proj", {"attention.key_value_up"}, 4),
-      {.name = "self_attention.dense",
-       .canonical = {"attention.output"},
-       .core_order = 0,
-       .core = "self_attention.linear_proj",
-       .linear = true,
-       .older = "attention.dense"},
-      {.name = "post_attention_layernorm",
-       .canonical = {"post_attention_norm"},
-       .core_order = 5,
-       .core = "pre_mlp_layernorm",
-       .fused = "mlp.linear_fc1.layer_norm",
-       .older = "post_attention_norm"},
-      {.name = "mlp.dense_h_to_4h",
-       .canonical = {"mlp.gate", "mlp.up"},
-       .core_order = 6,
-       .core = "mlp.linear_fc1",
-       .linear = true},
-      {.name = "mlp.dense_4h_to_h",
-       .canonical = {"mlp.down"},
-       .core_order = 7,
-       .core = "mlp.linear_fc2",
-       .linear = true},
-      Plain("mlp.router", {"mlp.router"}, 6),
-      {.name = "mlp.router.expert",
-       .canonical = {"mlp.router_correction"},
-       .fused = "mlp.router.expert",
-       .weight = "bias"},
-      Linear("mlp.experts.experts.linear_fc1", {"mlp.experts.gate", "mlp.experts.up"}, 8),
-      Linear("mlp.experts.experts.linear_fc2", {"mlp.experts.down"}, 8),
-      Linear("mlp.shared_experts.linear_fc1", {"mlp.shared.gate", "mlp.shared.up"}, 11),
-      Linear("mlp.shared_experts.linear_fc2", {"mlp.shared.down"}, 12),
-      {.name = "mlp.shared_experts.gate",
-       .canonical = {"mlp.shared_gate"},
-       .core_order = 10,
-       .fused = "mlp.shared_experts.gate"},
-      {.name = "final_layernorm",
-       .canonical = {"final_norm"},
-       .core_order = 2,
-       .core = "decoder.final_layernorm",
-       .older = "final_norm"},
-      {.name = "output_layer",
-       .canonical = {"output"},
-       .core_order = 3,
-       .core = "output_layer",
-       .linear = true,
-       .older = "lm_head"},
-      {.name = "enorm", .canonical = {"embedding_norm"}, .core_order = -2, .core = "enorm", .of_mtp = true},
-      {.name = "hnorm", .canonical = {"hidden_norm"}, .core_order = -2, .core = "hnorm", .of_mtp = true},
-      {.name = "eh_proj",
-       .canonical = {"projection"},
-       .core_order = -2,
-       .core = "eh_proj",
-       .linear = true,
-       .of_mtp = true},
-      {.name = "mtp_final_layernorm",
-       .canonical = {"prediction_norm"},
-       .core_order = 13,
-       .core = "final_layernorm",
-       .of_mtp = true},
+      Row(0, "word_embeddings", {"embedding.word"}).Core("embedding.word_embeddings"),
+      Row(1, "position_embeddings", {"embedding.position"}).Core("embedding.position_embeddings"),
+      Row(-1, "word_embeddings.norm", {"embedding.norm"}).Core(""),
+      Row(1, "input_layernorm", {"input_norm"})
+          .Fused("self_attention.linear_qkv.layer_norm")
+          .Older("input_norm"),
+      Row(2, "self_attention.query_key_value", {"attention.query", "attention.key", "attention.value"})
+          .Core("self_attention.linear_qkv")
+          .Older("attention.query_key_value")
+          .Linear(),
+      Row(3, "self_attention.q_layernorm", {"attention.query_norm"}),
+      Row(4, "self_attention.k_layernorm", {"attention.key_norm"}),
+      Row(1, "self_attention.linear_q_proj", {"attention.query"}).Linear(),
+      Row(1, "self_attention.linear_q_down_proj", {"attention.query_down"}).Linear(),
+      Row(2, "self_attention.linear_q_up_proj.layer_norm", {"attention.query_down_norm"})
+          .Core("self_attention.q_layernorm")
+          .Fused("self_attention.linear_q_up_proj.layer_norm"),
+      Row(2, "self_attention.linear_q_up_proj", {"attention.query_up"}).Linear(),
+      Row(3, "self_attention.linear_kv_down_proj", {"attention.key_value_down"}).Linear(),
+      Row(4, "self_attention.linear_kv_up_proj.layer_norm", {"attention.key_value_down_norm"})
+          .Core("self_attention.kv_layernorm")
+          .Fused("self_attention.linear_kv_up_proj.layer_norm"),
+      Row(4, "self_attention.linear_kv_up_proj", {"attention.key_value_up"}).Linear(),
+      Row(0, "self_attention.dense", {"attention.output"})
+          .Core("self_attention.linear_proj")
+          .Older("attention.dense")
+          .Linear(),
+      Row(5, "post_attention_layernorm", {"post_attention_norm"})
+          .Core("pre_mlp_layernorm")
+          .Fused("mlp.linear_fc1.layer_norm")
+          .Older("post_attention_norm"),
+      Row(6, "mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}).Core("mlp.linear_fc1").Linear(),
+      Row(7, "mlp.dense_4h_to_h", {"mlp.down"}).Core("mlp.linear_fc2").Linear(),
+      Row(6, "mlp.router", {"mlp.router"}),
+      Row(-1, "mlp.router.expert", {"mlp.router_correction"})
+          .Core("")
+          .Fused("mlp.router.expert")
+          .Weight("bias"),
+      Row(8, "mlp.experts.experts.linear_fc1", {"mlp.experts.gate", "mlp.experts.up"}).Linear(),
+      Row(8, "mlp.experts.experts.linear_fc2", {"mlp.experts.down"}).Linear(),
+      Row(11, "mlp.shared_experts.linear_fc1", {"mlp.shared.gate", "mlp.shared.up"}).Linear(),
+      Row(12, "mlp.shared_experts.linear_fc2", {"mlp.shared.down"}).Linear(),
+      Row(10, "mlp.shared_experts.gate", {"mlp.shared_gate"}).Core("").Fused("mlp.shared_experts.gate"),
+      Row(2, "final_layernorm", {"final_norm"}).Core("decoder.final_layernorm").Older("final_norm"),
+      Row(3, "output_layer", {"output"}).Older("lm_head").Linear(),
+      Row(-2, "enorm", {"embedding_norm"}).Mtp(),
+      Row(-2, "hnorm", {"hidden_norm"}).Mtp(),
+      Row(-2, "eh_proj", {"projection"}).Linear().Mtp(),
+      Row(13, "mtp_final_layernorm", {"prediction_norm"}).Core("final_layernorm").Mtp(),
   };
   return kModules;
 }
