@@ -168,6 +168,58 @@ void ReadNorms(const json& args, Model& model) {
     model.norm_weight_minus_one = true;
 }
 
+// The inverse of the functions above; `core`: for Megatron-Core.
+void AddNorms(const Model& function, bool core, json& args) {
+  args["layernorm_epsilon"] = args["norm_epsilon"] = function.layernorm_epsilon;
+  const bool rms = function.normalization == "RMSNorm";
+  args["normalization"] = core ? (rms ? "RMSNorm" : "LayerNorm") : (rms ? "rmsnorm" : "layernorm");
+  args["apply_layernorm_1p"] = false;
+  args["apply_residual_connection_post_layernorm"] = !core && function.residual_post_layernorm == true;
+}
+
+void AddPositions(const Model& function, bool core, json& args) {
+  const bool rope = function.position_embedding == "rope",
+             alibi = function.position_embedding == "alibi" && !core;
+  args["position_embedding_type"] = rope ? "rope" : alibi ? "alibi" : "learned_absolute";
+  args["add_position_embedding"] = !rope && !alibi;
+  args["use_rotary_position_embeddings"] = rope;
+  if (!rope) return;
+  args["rotary_percent"] = function.rotary_percent;
+  args[core ? "rotary_base" : "rope_theta"] = function.rotary_base;
+  if (!core) return;
+  args["rotary_interleaved"] = function.rotary_interleaved;
+  args["no_rope_freq"] = function.layers_without_rope;
+  const json& scaling = function.rope_scaling;
+  const json factor = scaling.is_object() ? Argument(scaling, "factor") : json();
+  const bool llama3 = scaling.is_object() && scaling == Llama3Scaling(factor);
+  const bool linear = scaling.is_object() && Argument(scaling, "rope_type") == "linear";
+  args["use_rope_scaling"] = llama3;
+  if (llama3) args["rope_scaling_factor"] = factor;
+  args["rotary_seq_len_interpolation_factor"] = linear ? factor : json();
+}
+
+void AddAttention(const Model& function, json& args) {
+  const json& window = function.sliding_window;
+  args["window_size"] = window.is_number_integer() ? json{window.get<int64_t>() - 1, 0} : json();
+  args["window_attn_skip_freq"] = nullptr;
+  for (const json& type : function.layer_types.is_array() ? function.layer_types : json())
+    args["window_attn_skip_freq"].push_back(type == "sliding_attention" ? 1 : 0);
+  args["softmax_scale"] = function.attention_scale;
+}
+
+void AddActivation(const Model& function, bool core, json& args) {
+  const bool gated = function.gated_mlp == true, bias = Flag(args, "add_bias_linear", true),
+             tanh = function.activation == "gelu_new" && !gated;
+  args["squared_relu"] = function.activation == "relu2" && !gated;
+  args["bias_gelu_fusion"] = tanh && bias;
+  args["openai_gelu"] = tanh && !bias && !core;
+  args["onnx_safe"] = nullptr;
+  args["swiglu"] = gated && !args.contains("glu_activation");
+  if (args.contains("glu_activation"))
+    for (const auto& [glu, activation] : kGatedActivations)
+      if (function.activation == activation) args["glu_activation"] = glu;
+}
+
 void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed,
                         Model& model) {
   const bool mixture = !model.num_experts.is_null();
@@ -286,52 +338,17 @@ void ReadMegatronFunction(const json& args, const std::function<bool(const std::
 }
 
 void AddFunctionArguments(const Model& model, MegatronProgram program, json& args) {
-  const Model of = FunctionOf(model);
-  const bool core = program == MegatronProgram::kCore, gated = of.gated_mlp == true;
-  const bool rope = of.position_embedding == "rope", alibi = of.position_embedding == "alibi" && !core;
-  const json &scaling = of.rope_scaling, &window = of.sliding_window;
+  const Model function = FunctionOf(model);
+  const bool core = program == MegatronProgram::kCore;
   args["cairn_architecture"] = TextOfFamily(model.architecture);
-  args["layernorm_epsilon"] = args["norm_epsilon"] = of.layernorm_epsilon;
-  const bool rms = of.normalization == "RMSNorm";
-  args["normalization"] = core ? (rms ? "RMSNorm" : "LayerNorm") : (rms ? "rmsnorm" : "layernorm");
-  args["apply_layernorm_1p"] = false;
-  args["apply_residual_connection_post_layernorm"] = !core && of.residual_post_layernorm == true;
-  args["position_embedding_type"] = rope ? "rope" : alibi ? "alibi" : "learned_absolute";
-  args["add_position_embedding"] = !rope && !alibi;
-  args["use_rotary_position_embeddings"] = rope;
-  if (rope) {
-    args["rotary_percent"] = of.rotary_percent;
-    args[core ? "rotary_base" : "rope_theta"] = of.rotary_base;
-  }
-  if (rope && core) {
-    args["rotary_interleaved"] = of.rotary_interleaved;
-    args["no_rope_freq"] = of.layers_without_rope;
-    args["use_rope_scaling"] =
-        scaling.is_object() && scaling == Llama3Scaling(scaling.value("factor", json()));
-    if (args["use_rope_scaling"] == true) args["rope_scaling_factor"] = scaling["factor"];
-    args["rotary_seq_len_interpolation_factor"] =
-        scaling.is_object() && scaling.value("rope_type", "") == "linear" ? scaling.value("factor", json())
-                                                                          : json();
-  }
+  AddNorms(function, core, args);
+  AddPositions(function, core, args);
   if (core) {
-    args["window_size"] = window.is_number_integer() ? json{window.get<int64_t>() - 1, 0} : json();
-    args["window_attn_skip_freq"] = nullptr;
-    if (of.layer_types.is_array())
-      for (const json& type : of.layer_types)
-        args["window_attn_skip_freq"].push_back(type == "sliding_attention" ? 1 : 0);
-    args["softmax_scale"] = of.attention_scale;
+    AddAttention(function, args);
+    AddLatentArguments(function, args);
+    AddRouterArguments(function, args);
   }
-  if (core) AddLatentArguments(of, args);
-  if (core) AddRouterArguments(of, args);
-  const bool bias = Flag(args, "add_bias_linear", true), tanh = of.activation == "gelu_new" && !gated;
-  args["squared_relu"] = of.activation == "relu2" && !gated;
-  args["bias_gelu_fusion"] = tanh && bias;
-  args["openai_gelu"] = tanh && !bias && !core;
-  args["onnx_safe"] = nullptr;
-  args["swiglu"] = gated && !args.contains("glu_activation");
-  if (args.contains("glu_activation"))
-    for (const auto& [glu, activation] : kGatedActivations)
-      if (of.activation == activation) args["glu_activation"] = glu;
+  AddActivation(function, core, args);
 }
 
 std::span<const SizeArgument> SizeArguments() {
