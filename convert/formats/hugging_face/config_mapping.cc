@@ -64,7 +64,7 @@ class Mapper {
     CAIRN_RETURN_IF_ERROR(CheckComplete());
     if (training_ && IsAllowed("optimizer"))
       mapped_.history.push_back("the optimizer's state was left out (--allow optimizer)");
-    for (const auto& [where, tensor] : found_) CAIRN_RETURN_IF_ERROR(Cut(where.first, where.second, tensor));
+    for (const auto& [where, tensor] : found_) CAIRN_RETURN_IF_ERROR(Cut(where.first, tensor));
     return OkStatus();
   }
 
@@ -274,43 +274,55 @@ class Mapper {
     }
   }
 
-  // Makes the parameters that a stored tensor holds, in one role.
-  Status Cut(uint32_t place, Role role, uint32_t tensor) {
-    const ForeignTensor& wanted = expanded_.tensors[place];
-    const TensorEntry& stored = entry(tensor);
-    const bool as_stored = stored.spec.shape == wanted.shape;
-    const bool number = stored.spec.shape.Volume() == 1;
-    if (!as_stored && !IsState(role)) {
-      const bool stack = SpecOf(wanted).of_experts && wanted.shape.rank() == SpecOf(wanted).shape.rank() &&
-                         stored.spec.shape.rank() == wanted.shape.rank();
-      return Corrupt("{}tensor {} has shape {}, {} makes it {}",
-                     stack ? HoldsExperts(stored.spec.shape[0], wanted.shape[0]) : "", DisplayName(stored),
-                     ToString(stored.spec.shape), config_.path, ToString(wanted.shape));
-    }
+  // A weight has the shape of its place; a state may be a number, or anything in place of one parameter.
+  Status CheckShape(const ForeignTensor& wanted, const TensorEntry& stored) const {
+    const Dims& shape = stored.spec.shape;
     const bool one_parameter = wanted.parts.size() == 1 && !wanted.parts[0].reorders();
-    if (!as_stored && !number && !one_parameter)
+    if (shape == wanted.shape || (IsState(stored.role) && (one_parameter || shape.Volume() == 1)))
+      return OkStatus();
+    if (IsState(stored.role))
       return NotSupported(
           "{} has shape {}, which cannot be cut as {} is; --allow optimizer takes the weights without the "
           "optimizer's state",
-          DisplayName(stored), ToString(stored.spec.shape), wanted.name);
+          DisplayName(stored), ToString(shape), wanted.name);
+    const bool stack = SpecOf(wanted).of_experts && wanted.shape.rank() == SpecOf(wanted).shape.rank() &&
+                       shape.rank() == wanted.shape.rank();
+    return Corrupt("{}tensor {} has shape {}, {} makes it {}",
+                   stack ? HoldsExperts(shape[0], wanted.shape[0]) : "", DisplayName(stored), ToString(shape),
+                   config_.path, ToString(wanted.shape));
+  }
+
+  // Tensors of several experts may become one, `target`.
+  Status CheckShared(uint32_t place, const TensorEntry& target, const TensorEntry& stored,
+                     bool as_stored) const {
+    if (place >= expanded_.weights)
+      return Corrupt("{} occurs twice: {} is a part of it", DisplayName(stored), DisplayName(target));
+    if (!as_stored)
+      return NotSupported(
+          "{} is of one expert, and the experts of {} are one tensor here; --allow optimizer takes the "
+          "weights without the optimizer's state",
+          DisplayName(stored), target.spec.name);
+    if (target.dtype == stored.dtype) return OkStatus();
+    return NotSupported("tensor {} has type {}, other experts of {} have {}; convert them to one type",
+                        DisplayName(stored), cairn::Name(stored.dtype), target.spec.name,
+                        cairn::Name(target.dtype));
+  }
+
+  // Makes the parameters that a stored tensor holds.
+  Status Cut(uint32_t place, uint32_t tensor) {
+    const ForeignTensor& wanted = expanded_.tensors[place];
+    const TensorEntry& stored = entry(tensor);
+    CAIRN_RETURN_IF_ERROR(CheckShape(wanted, stored));
+    const bool as_stored = stored.spec.shape == wanted.shape;
     if (as_stored && wanted.seen.rank() > 0) mapped_.seen.emplace(tensor, wanted.seen);
     std::set<std::string> parameters;
     for (const ForeignPart& part : wanted.parts) {
       const bool first = parameters.insert(part.parameter).second;
-      const auto [made, added] = made_.try_emplace({part.parameter, role});
-      if (added) made->second = AddTensor(part.parameter, role, stored, as_stored);
-      const TensorEntry& target = mapped_.catalog.tensors[made->second];
-      if (first && !added && place >= expanded_.weights)
-        return Corrupt("{} occurs twice: {} is a part of it", DisplayName(stored), DisplayName(target));
-      if (first && !added && !as_stored)
-        return NotSupported(
-            "{} is of one expert, and the experts of {} are one tensor here; --allow optimizer takes the "
-            "weights without the optimizer's state",
-            DisplayName(stored), part.parameter);
-      if (target.dtype != stored.dtype)
-        return NotSupported("tensor {} has type {}, other experts of {} have {}; convert them to one type",
-                            DisplayName(stored), cairn::Name(stored.dtype), part.parameter,
-                            cairn::Name(target.dtype));
+      const auto [made, added] = made_.try_emplace({part.parameter, stored.role});
+      if (added)
+        made->second = AddTensor(part.parameter, stored, as_stored);
+      else if (first)
+        CAIRN_RETURN_IF_ERROR(CheckShared(place, mapped_.catalog.tensors[made->second], stored, as_stored));
       Name(stored.spec.name, part.parameter);
       if (as_stored)
         mapped_.parts.push_back({part, made->second, tensor});
@@ -330,7 +342,7 @@ class Mapper {
   }
 
   // Files have their parameters in the order of the trainer, states follow their weights. Returns its number.
-  uint32_t AddTensor(const std::string& parameter, Role role, const TensorEntry& stored, bool as_stored) {
+  uint32_t AddTensor(const std::string& parameter, const TensorEntry& stored, bool as_stored) {
     auto& tensors = mapped_.catalog.tensors;
     const uint32_t number = number_of_.at(parameter);
     ParameterSpec spec = expanded_.parameters[number];
@@ -339,7 +351,7 @@ class Mapper {
       spec.cuts.clear();
     }
     TensorEntry& tensor = training_ ? tensors.emplace_back() : tensors[number];
-    tensor = {std::move(spec), role, stored.dtype};
+    tensor = {std::move(spec), stored.role, stored.dtype};
     return static_cast<uint32_t>(&tensor - tensors.data());
   }
 
