@@ -212,7 +212,11 @@ Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options
   std::shared_ptr<QuantizedSource> quantized;
   if (options.quantize) {
     left_behind = ValuesLeftBehind(source, plan.weights);
-    CAIRN_ASSIGN_OR_RETURN(quantized, QuantizedSource::Of(source, plan.kept, plan.model, plan.weights));
+    CAIRN_ASSIGN_OR_RETURN(auto release,
+                           QuantizedSource::Of(source, plan.kept, std::move(plan.model), plan.weights));
+    quantized = std::move(release.source);
+    plan.model = std::move(release.model);
+    plan.weights = std::move(release.weights);
     plan.parameters = plan.weights.size() - 2 * quantized->quantized();
   }
   CAIRN_ASSIGN_OR_RETURN(auto target, options.format->is_native() ? PlanStep(source, plan, options)

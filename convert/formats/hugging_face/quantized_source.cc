@@ -121,10 +121,9 @@ json QuantizationConfig(const Family& family, const TensorTable& tensors) {
 
 }  // namespace
 
-Result<std::shared_ptr<QuantizedSource>> QuantizedSource::Of(CheckpointSource& source,
-                                                             const std::set<uint32_t>& kept,
-                                                             ForeignModel& model,
-                                                             std::vector<WrittenTensor>& weights) {
+Result<QuantizedSource::Release> QuantizedSource::Of(CheckpointSource& source, const std::set<uint32_t>& kept,
+                                                     ForeignModel model,
+                                                     const std::vector<WrittenTensor>& weights) {
   CAIRN_ASSIGN_OR_RETURN(const Family* family, FamilyOf(source));
   std::unordered_map<std::string_view, const WrittenTensor*> weight_of;
   for (const WrittenTensor& weight : weights) weight_of.emplace(weight.entry.spec.name, &weight);
@@ -146,9 +145,8 @@ Result<std::shared_ptr<QuantizedSource>> QuantizedSource::Of(CheckpointSource& s
   json config = json::parse(model.files.at("config.json"));
   config[kQuantization] = QuantizationConfig(*family, made->catalog_);
   model.files["config.json"] = config.dump(2) + "\n";
-  weights = std::move(as_stored);
-  weights.insert(weights.end(), quantized.begin(), quantized.end());
-  return made;
+  as_stored.insert(as_stored.end(), quantized.begin(), quantized.end());
+  return Release{std::move(made), std::move(model), std::move(as_stored)};
 }
 
 Status QuantizedSource::AddTensor(const ForeignTensor& tensor,

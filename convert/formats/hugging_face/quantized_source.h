@@ -24,14 +24,19 @@ namespace cairn {
 
 class QuantizedSource final : public SourceOverAnother {
  public:
+  // The source, and what is written of it.
+  struct Release {
+    std::shared_ptr<QuantizedSource> source;
+    ForeignModel model;
+    std::vector<WrittenTensor> weights;
+  };
   // `weights` are to be written as `model`, which has passed CheckAgainst(), and become the tensors of the
-  // new source; those that are quantized, and their scales, come last. `model` gets their names, and its
-  // config.json says what they are. `kept`: tensors of the source that are not quantized. The source must
-  // outlive the result. Errors: NotSupported naming a family, or a tensor, that has no such form;
+  // new source; those that are quantized, and their scales, come last. The release's model has their names,
+  // and its config.json says what they are. `kept`: tensors of the source that are not quantized. The source
+  // must outlive the result. Errors: NotSupported naming a family, or a tensor, that has no such form;
   // InvalidArgument if nothing is to be quantized, or all is already.
-  static Result<std::shared_ptr<QuantizedSource>> Of(CheckpointSource& source, const std::set<uint32_t>& kept,
-                                                     ForeignModel& model,
-                                                     std::vector<WrittenTensor>& weights);
+  static Result<Release> Of(CheckpointSource& source, const std::set<uint32_t>& kept, ForeignModel model,
+                            const std::vector<WrittenTensor>& weights);
 
   const TensorTable& catalog() const override { return catalog_; }
   const Regions& regions() const override { return *regions_; }
