@@ -146,6 +146,16 @@ class ZeroReader {
     return OkStatus();
   }
 
+  // Masters and states that are vectors by `read`, and numbers.
+  template <typename ReadVector>
+  Status ReadRoles(const OptimizerStates& states, const std::vector<Parameter>& parameters,
+                   const ReadVector& read) {
+    CAIRN_RETURN_IF_ERROR(read(Role::kMaster, "fp32"));
+    for (const auto& [role, tensor] : states.tensors)
+      CAIRN_RETURN_IF_ERROR(IsNumber(*tensor) ? ReadNumbers(role, parameters) : read(role, Name(role)));
+    return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
+  }
+
   std::string GroupName(size_t group) const {
     return fmt::format("{}group {}", stage_ == 3 ? "sub-" : "", group);
   }
@@ -210,14 +220,9 @@ class ZeroReader {
     aligned.emplace_back(total, share * shards_.size());
     CheckMappings(g, parameters, share);
     CAIRN_RETURN_IF_ERROR(NameParameters(g, rank, size, parameters));
-    CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, Role::kMaster, "fp32", parameters, share, aligned));
-    for (const auto& [role, tensor] : states.tensors) {
-      if (IsNumber(*tensor))
-        CAIRN_RETURN_IF_ERROR(ReadNumbers(role, parameters));
-      else
-        CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, role, Name(role), parameters, share, aligned));
-    }
-    return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
+    return ReadRoles(states, parameters, [&](Role role, std::string_view key) {
+      return ReadRoleOfGroup(g, role, key, parameters, share, aligned);
+    });
   }
 
   Status NameParameters(size_t g, size_t rank, size_t size, std::vector<Parameter>& parameters) {
@@ -301,14 +306,9 @@ class ZeroReader {
       total += PieceOf(parameter);
     }
     CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, 0));
-    CAIRN_RETURN_IF_ERROR(ReadRoleOfPieces(Role::kMaster, "fp32", parameters, total));
-    for (const auto& [role, tensor] : states.tensors) {
-      if (IsNumber(*tensor))
-        CAIRN_RETURN_IF_ERROR(ReadNumbers(role, parameters));
-      else
-        CAIRN_RETURN_IF_ERROR(ReadRoleOfPieces(role, Name(role), parameters, total));
-    }
-    return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
+    return ReadRoles(states, parameters, [&](Role role, std::string_view key) {
+      return ReadRoleOfPieces(role, key, parameters, total);
+    });
   }
 
   uint64_t PieceOf(const Parameter& parameter) const {
