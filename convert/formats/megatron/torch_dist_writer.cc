@@ -123,19 +123,26 @@ class TorchDistPlanner {
   }
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
-    const MegatronTensor& tensor = *of_ranks[0];
-    const MegatronLayer layer = IsMixture(tensor.layer) ? MegatronLayer::kMixture : MegatronLayer::kDense;
-    const std::string key =
-        Prefix(tensor.layer, *tensor.module) + plan_.shape.dialect.Name(*tensor.module, layer, tensor.bias);
+    const std::string key = KeyOf(*of_ranks[0]);
     keys_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
-    if (plan_.optimizer == CoreOptimizer::kNone || tensor.module->cut_as().keeps_type) return OkStatus();
-    std::vector<Role> roles = plan_.tensors.parameters[tensor.parts[0].parameter].roles();
-    if (plan_.optimizer != CoreOptimizer::kFp32) roles.push_back(Role::kMaster);
-    for (const Role& role : roles)
+    for (const Role& role : StatesOf(*of_ranks[0]))
       CAIRN_RETURN_IF_ERROR(
           AddRole(fmt::format("{}{}.{}", kOptimizerState, plan_.places.NameOf(role), key), role, of_ranks));
     return OkStatus();
+  }
+
+  std::string KeyOf(const MegatronTensor& tensor) const {
+    const MegatronLayer layer = IsMixture(tensor.layer) ? MegatronLayer::kMixture : MegatronLayer::kDense;
+    return Prefix(tensor.layer, *tensor.module) +
+           plan_.shape.dialect.Name(*tensor.module, layer, tensor.bias);
+  }
+
+  std::vector<Role> StatesOf(const MegatronTensor& tensor) const {
+    if (plan_.optimizer == CoreOptimizer::kNone || tensor.module->cut_as().keeps_type) return {};
+    std::vector<Role> roles = plan_.tensors.parameters[tensor.parts[0].parameter].roles();
+    if (plan_.optimizer != CoreOptimizer::kFp32) roles.push_back(Role::kMaster);
+    return roles;
   }
 
   int ExpertRanks() const { return plan_.topology.ep * plan_.topology.size(Axis::kEtp); }
@@ -157,19 +164,26 @@ class TorchDistPlanner {
     const MegatronTensor& tensor = *of_ranks[0];
     const Dtype dtype = plan_.tensors.tensors[TensorOf(tensor.parts[0], role)].entry.dtype;
     DcpEntry& entry = EntryOf(name, tensor, dtype);
-    const int slices = tensor.cuts.empty()           ? 1
-                       : tensor.module->of_experts() ? ExpertRanks()
-                                                     : plan_.topology.tp;
-    for (int rank = 0; rank < slices; ++rank) {
-      for (const MegatronPart& part : of_ranks[rank]->parts)
-        if (const auto& written = plan_.tensors.tensors[TensorOf(part, role)].entry;
-            written.dtype != *entry.dtype)
-          return NotSupported("{} is {}, but others in {} are {}; torch_dist has one type for all of them",
-                              DisplayName(written), Name(written.dtype), name, Name(*entry.dtype));
+    for (int rank = 0; rank < RanksThatCut(tensor); ++rank) {
+      CAIRN_RETURN_IF_ERROR(CheckTypes(*of_ranks[rank], role, entry));
       CAIRN_ASSIGN_OR_RETURN(auto held, SlicesOf(*of_ranks[rank], plan_.topology, rank));
       if (tensor.module->of_experts()) held = OfEachExpert(held);
       for (const ShardSlice& slice : held) AddChunk(slice, tensor, role, rank, entry);
     }
+    return OkStatus();
+  }
+
+  int RanksThatCut(const MegatronTensor& tensor) const {
+    if (tensor.cuts.empty()) return 1;
+    return tensor.module->of_experts() ? ExpertRanks() : plan_.topology.tp;
+  }
+
+  Status CheckTypes(const MegatronTensor& tensor, Role role, const DcpEntry& entry) const {
+    for (const MegatronPart& part : tensor.parts)
+      if (const auto& written = plan_.tensors.tensors[TensorOf(part, role)].entry;
+          written.dtype != *entry.dtype)
+        return NotSupported("{} is {}, but others in {} are {}; torch_dist has one type for all of them",
+                            DisplayName(written), Name(written.dtype), entry.name, Name(*entry.dtype));
     return OkStatus();
   }
 
