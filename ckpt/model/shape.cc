@@ -41,10 +41,6 @@ double ModelShape::LayerParams() const {
   return modules.LayerMean([this](const ModuleSet& layer) { return CountsOf(layer).all; });
 }
 
-double ModelShape::LayerMatrices() const {
-  return modules.LayerMean([this](const ModuleSet& layer) { return CountsOf(layer).matrices; });
-}
-
 double ModelShape::ActiveLayerMatrices() const {
   const bool idle = experts > 0 && experts_per_token > 0;
   const double share = idle ? 1 - static_cast<double>(experts_per_token) / experts : 0;  // of experts

@@ -66,11 +66,9 @@ struct ModelShape {
     return unit == 0 ? vocab : (vocab + unit - 1) / unit * unit;
   }
   ParameterCounts CountsOf(const ModuleSet& layer) const;
-  // Parameters of a layer, and of its matrices: 12h² + 13h and 12h² of a plain GPT. The mean if layers
-  // differ.
+  // Parameters of a layer, and of its matrices without those of experts that a token does not visit, if the
+  // model says how many it does: 12h² + 13h and 12h² of a plain GPT. The mean if layers differ.
   double LayerParams() const;
-  double LayerMatrices() const;
-  // Without those of experts that a token does not visit; LayerMatrices() if nothing says how many it does.
   double ActiveLayerMatrices() const;
   double EmbeddingParams() const { return static_cast<double>(vocab) * hidden; }
   double PositionParams() const {

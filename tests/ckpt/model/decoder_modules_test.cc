@@ -69,7 +69,7 @@ TEST(DecoderModulesTest, LayersOfTwoKindsAreFoundByTheirNames) {
   EXPECT_FALSE(shape.modules.layer(0).Has("mlp.gate") || shape.modules.layer(1).HasBias("mlp.up"));
   // 8 * 24 a matrix; a bias of 24 in two layers, a second matrix in one.
   EXPECT_DOUBLE_EQ(3 * shape.LayerParams(), 4 * 192 + 2 * 24);
-  EXPECT_DOUBLE_EQ(3 * shape.LayerMatrices(), 4 * 192);
+  EXPECT_DOUBLE_EQ(3 * shape.ActiveLayerMatrices(), 4 * 192);
   EXPECT_DOUBLE_EQ(shape.TotalParams(), 4 * 192 + 2 * 24 + 50 * 8 + 8);
 }
 
@@ -105,7 +105,7 @@ TEST(DecoderModulesTest, AModelIsFoundAgainByTheNamesOfItsFirstLayer) {
 TEST(DecoderModulesTest, ParametersAreCountedAsInThePapers) {
   const ModelShape gpt{.layers = 1, .hidden = 1024, .heads = 16, .vocab = 1};
   EXPECT_DOUBLE_EQ(gpt.LayerParams(), 12.0 * 1024 * 1024 + 13 * 1024);
-  EXPECT_DOUBLE_EQ(gpt.LayerMatrices(), 12.0 * 1024 * 1024);
+  EXPECT_DOUBLE_EQ(gpt.ActiveLayerMatrices(), 12.0 * 1024 * 1024);
   const ModelShape llama7b{.layers = 32,
                            .hidden = 4096,
                            .heads = 32,
