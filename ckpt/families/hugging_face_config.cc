@@ -186,12 +186,6 @@ json Stated(const Field& field, const Model& model, const Model& function) {
   return field.nullable || (!implied.is_null() && !field.fallback.is_null()) ? implied : field.fallback;
 }
 
-// The model with the rope that a file of the family states.
-Model Rotated(const Family& family, Model model, const Model& function) {
-  if (!family.model.rotary_percent.is_null()) model.rotary_percent = function.rotary_percent;
-  return model;
-}
-
 // The sizes, the modules, and `tied` as the family has it by default, without multi-token prediction; `table`
 // is null if it has none. An unknown family is assumed to be like the newer ones.
 Result<ModelShape> ShapeOfFamily(const Family* table, const json& config) {
@@ -271,7 +265,8 @@ Result<json> ConfigOfModel(const Family& family, const Model& given, Dtype dtype
     config[field.config[0]] = value;
   }
   if (family.rope) {
-    const Model rotated = has_kept ? model : Rotated(family, model, function);
+    Model rotated = model;
+    if (!has_kept && !family.model.rotary_percent.is_null()) rotated.rotary_percent = function.rotary_percent;
     const bool same = was.rotary_base == model.rotary_base && was.rotary_percent == model.rotary_percent &&
                       was.rope_scaling == model.rope_scaling;
     WriteRope(rotated, family.rope_also, has_kept && same, config);
@@ -287,11 +282,12 @@ Result<json> ConfigOfModel(const Family& family, const Model& given, Dtype dtype
 }
 
 Result<Model> HeldBy(const Family& family, const Model& given) {
-  const Model function = FunctionOf(given), model = WithSpellings(family, given, function);
-  Model held = family.model;
+  const Model function = FunctionOf(given);
+  Model model = WithSpellings(family, given, function), held = family.model;
   for (const Field& field : family.fields)
     if (json value = Stated(field, model, function); !value.is_null()) held.Set(field.name, std::move(value));
-  if (family.rope) CAIRN_RETURN_IF_ERROR(TakeRope(Rotated(family, model, function), held));
+  if (!held.rotary_percent.is_null()) model.rotary_percent = function.rotary_percent;
+  if (family.rope) CAIRN_RETURN_IF_ERROR(TakeRope(model, held));
   CAIRN_RETURN_IF_ERROR(ReadSpellings(family, held));
   return held;
 }
