@@ -37,10 +37,10 @@ struct ModelSizes {
 struct CanonicalModule {
   std::string_view name;
   std::vector<ModelSize> extents;  // of its weight; a bias has no last one, unless the weight is a vector
-  std::vector<Cut> cuts = {};   // of its weight; their units and padding follow from the extents
-  int place = 0;                // kBeforeLayers, kAfterLayers, or 0: in the layers
-  bool fused = false;           // in memory one matrix with the module before it
-  bool keeps_type = false;      // no conversion casts it
+  std::vector<Cut> cuts = {};      // of its weight; their units and padding follow from the extents
+  int place = 0;                   // kBeforeLayers, kAfterLayers, or 0: in the layers
+  bool fused = false;              // in memory one matrix with the module before it
+  bool keeps_type = false;         // no conversion casts it
 
   // The experts of a layer are one tensor: the first dimension counts them.
   bool of_experts() const { return !cuts.empty() && cuts[0].axis == Axis::kEp; }

@@ -140,7 +140,8 @@ Status CheckGroup(std::string_view flags, std::span<const std::string_view> give
 
 }  // namespace
 
-Result<CheckpointModel> ReadCheckpointModel(std::string step, Model facts, std::vector<std::string> of_layer) {
+Result<CheckpointModel> ReadCheckpointModel(std::string step, Model facts,
+                                            std::vector<std::string> of_layer) {
   CAIRN_RETURN_IF_ERROR(FunctionIsStated(facts).WithContext(step));
   CheckpointModel read{std::move(step), std::move(facts), std::move(of_layer), {}};
   const Model& model = read.facts;

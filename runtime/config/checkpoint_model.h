@@ -11,7 +11,7 @@ namespace cairn {
 
 // The model of a step as its manifest states it, and as the trainer builds it.
 struct CheckpointModel {
-  std::string step;      // its directory, for messages
+  std::string step;  // its directory, for messages
   Model facts;       // the manifest's `model`, whole
   std::vector<std::string>
       of_layer;  // canonical names of its parameters, of the layers only those of layer 0
@@ -20,8 +20,7 @@ struct CheckpointModel {
 
 // Errors: NotSupported naming a setting that the trainer does not support; InvalidArgument naming a fact that
 // is missing or absurd.
-Result<CheckpointModel> ReadCheckpointModel(std::string step, Model facts,
-                                            std::vector<std::string> of_layer);
+Result<CheckpointModel> ReadCheckpointModel(std::string step, Model facts, std::vector<std::string> of_layer);
 
 // Checks that the step's parameters are those of the model, with equal shapes.
 // Errors: NotSupported or InvalidArgument naming the tensor.

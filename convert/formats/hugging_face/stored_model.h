@@ -37,8 +37,8 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
 
 // The same for a model of unknown family (an adapter, say): every tensor under its own name, cut
 // nowhere. `model` goes into the manifest. Errors: NotSupported naming a tensor of a type that is not held.
-Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files,
-                                                         Model model, const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files, Model model,
+                                                         const OpenOptions& options);
 
 // The text that the run of a model without one is made from, beside its tensors.
 std::string RunTextOf(const Model& model);

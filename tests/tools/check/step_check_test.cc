@@ -116,8 +116,7 @@ TEST(ModelCheckTest, AManifestMustMatchItsTensorsAndDirectory) {
   } kCases[] = {
       {"its model has 1 layers, but its tensors belong to 4", [](Manifest& m) { m.model.num_layers = 1; }},
       {"its model has \"4\" layers", [](Manifest& m) { m.model.num_layers = "4"; }},
-      {"attention heads do not divide its hidden size",
-       [](Manifest& m) { m.model.num_attention_heads = 3; }},
+      {"attention heads do not divide its hidden size", [](Manifest& m) { m.model.num_attention_heads = 3; }},
       {"heads of 4 rows", [](Manifest& m) { m.model.num_attention_heads = 2; }},
       {"it is stored as", [](Manifest& m) { m.model.hidden_size = 32; }},
       {"it is stored as", [](Manifest& m) { m.model.vocab_size = 51; }},
