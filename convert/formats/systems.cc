@@ -136,7 +136,7 @@ const System* FindSystem(std::string_view name) {
 
 std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const TrainerLayout> layouts) {
   for (const TrainerLayout& layout : layouts)
-    if (const auto step = layout.StepOf(name)) return NamedStep{&layout, *step};
+    if (const auto step = layout.StepOf(name)) return NamedStep{&layout, *step, /*named=*/true};
   return std::nullopt;
 }
 

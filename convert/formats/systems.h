@@ -73,6 +73,7 @@ const System* FindSystem(std::string_view name);
 struct NamedStep {
   const TrainerLayout* layout = nullptr;  // null: of a system whose steps have no names of their own
   int64_t step = 0;
+  bool named = false;  // its name alone says so
 };
 // Only by the name: "global_step2", "iter_0000100", "checkpoint-500".
 std::optional<NamedStep> ParseForeignStep(std::string_view name,

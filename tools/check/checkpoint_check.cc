@@ -20,7 +20,6 @@
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"
 #include "ckpt/step/find_step.h"
-#include "convert/formats/megatron/megatron_lm.h"
 #include "convert/formats/torch/torch.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/archive/store/restore.h"
@@ -31,7 +30,8 @@
 #include "tools/check/value_check.h"
 #include "tools/check/verify_record.h"
 #include "tools/cli/progress.h"
-#include "tools/seal/place.h"
+#include "tools/place/finished.h"
+#include "tools/place/place.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/step_parts.h"
 #include "tools/source/open_ckpt.h"
@@ -45,50 +45,31 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
   if (!names.ok()) return "";
   std::vector<std::string> runs;
   for (const std::string& name : *names) {
-    const auto steps = ListSteps(fs, JoinPath(path, name));
-    if (steps.ok() && !steps->empty()) runs.push_back(JoinPath(path, name));
+    const auto place = PlaceAt(fs, JoinPath(path, name));
+    if (place.ok() && place->native_run()) runs.push_back(place->path);
   }
   if (runs.empty()) return "";
   return fmt::format("; seal it first (cairn seal {}), or verify the runs in it: {}", path,
                      fmt::join(runs, " "));
 }
 
-// The steps of Cairn at a place: itself, or all steps or the newest step of a run. Unlike elsewhere, a
-// damaged newest step is not skipped. Errors: NotFound if there is nothing to check.
-Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const Place& place, bool all) {
-  const std::string& path = place.path;
-  if (place.kind == PlaceKind::kFile) return Recognise(fs, path).status();
+// The steps of Cairn at a place, or all or the newest step of a run in `path`. Unlike elsewhere, a damaged
+// newest step is not skipped. Errors: NotFound if there is nothing to check.
+Result<std::vector<std::string>> NativeSteps(FileSystem& fs, const Place& place, bool all) {
+  const std::string& path = place.native_path;
   if (place.kind == PlaceKind::kStep || ParseStepDirName(LastName(path))) return std::vector{path};
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
-  if (steps.empty()) {
-    const Status why = place.native() ? OkStatus() : Recognise(fs, path).status();
-    return NotFound("{}{}", why.ok() ? path + ": no committed step here" : why.message(),
-                    RunsInside(fs, path));
+  std::vector<std::string> names;
+  if (all) {
+    for (const FoundStep& step : place.steps) names.push_back(step.path);
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListCurrentSteps(fs, path));
+    if (!steps.empty()) names = {JoinPath(path, StepDirName(steps.back()))};
   }
-  if (!all) steps.erase(steps.begin(), steps.end() - 1);
-  std::vector<std::string> directories;
-  for (int64_t step : steps) directories.push_back(FindStep(fs, JoinPath(path, StepDirName(step))).directory);
-  return directories;
-}
-
-// The checkpoints at a place: itself, or all saved steps or the newest of a run of another system. The run's
-// tracker names the newest step, but a seal is stronger. Errors: NotFound if no step is known to be finished.
-Result<std::vector<Place>> CheckpointsAt(FileSystem& fs, const Place& place, bool all,
-                                         std::vector<std::string>& notes) {
-  const std::string& path = place.path;
-  if (place.kind != PlaceKind::kForeignRun ||
-      (!all && !HasSeal(fs, place.steps.back().path) && IsCheckpoint(fs, path)))
-    return std::vector{place};
-  std::vector<std::string> passed_over;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, SavedSteps(fs, place.steps, passed_over));
-  for (const std::string& why : passed_over) notes.push_back("passed over: " + why);
-  std::vector<Place> checkpoints;
-  for (const ForeignStep& step : steps) {
-    CAIRN_ASSIGN_OR_RETURN(Place one, PlaceAt(fs, step.path));
-    checkpoints.push_back(std::move(one));
+  if (names.empty()) return NotFound("{}: no committed step here{}", path, RunsInside(fs, path));
+  for (std::string& name : names) {  // one that is replaced just now waits aside
+    CAIRN_ASSIGN_OR_RETURN(name, StepPath(fs, name));
   }
-  if (!all) checkpoints.erase(checkpoints.begin(), checkpoints.end() - 1);
-  return checkpoints;
+  return names;
 }
 
 std::string NamesOf(const CheckOptions& checks) {
@@ -123,38 +104,38 @@ class Checker {
     if (!checks_.structure && !checks_.hash && !checks_.values) checks_.structure = checks_.hash = true;
   }
 
-  // For the next report.
-  void Note(std::vector<std::string> notes) { notes_ = std::move(notes); }
+  // Notes for the next report.
+  void PassOver(const std::vector<std::string>& steps) {
+    for (const std::string& why : steps) notes_.push_back("passed over: " + why);
+  }
 
   // Errors: those of CheckCheckpoints().
-  Status CheckMember(const MemberName& name, const std::string& argument) {
-    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
+  Status CheckMember(const Place& named) {
+    const Store store(fs_, named.path);
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(store, named.member));
     if (member.record)
-      CAIRN_RETURN_IF_ERROR(CheckOnDisk(name.store.fs(), FilesOf(name.store.Place(*member.record))));
-    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
+      CAIRN_RETURN_IF_ERROR(CheckOnDisk(fs_, FilesOf(store.Place(*member.record))));
+    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({store, member.tar}));
     if (member.form != Form::kFiles) {
       CheckNative(*view, view->root());
       return OkStatus();
     }
-    const bool sealed = HasSeal(*view, view->root());
-    if (sealed) CAIRN_RETURN_IF_ERROR(CheckSealed(*view, view->root()));
-    return sealed && !asked_.values ? OkStatus() : CheckForeign(argument);
+    CAIRN_ASSIGN_OR_RETURN(const Place place, PlaceAt(*view, view->root()));
+    return CheckAny(*view, place, named, false);
   }
 
-  // A checkpoint of any system, outside of archives. `of_run`: one of several.
-  Status CheckAny(Place place, bool of_run) {
-    const std::string path = place.path;
-    if (of_run && !HasSeal(fs_, path)) notes_.push_back(path + " has no seal");
-    if (HasSeal(fs_, path)) {
-      if (!asked_.values || asked_.structure || asked_.hash) CAIRN_RETURN_IF_ERROR(CheckSealed(fs_, path));
-      return asked_.values ? CheckForeign(path) : OkStatus();
+  // A checkpoint of any system. `named`: as it is opened, a member of a store by its name. `of_run`: one of
+  // several.
+  Status CheckAny(FileSystem& fs, const Place& place, const Place& named, bool of_run) {
+    if (place.sealed) {
+      if (!asked_.values || asked_.structure || asked_.hash)
+        CAIRN_RETURN_IF_ERROR(CheckSealed(fs, place.path));
+      return asked_.values ? CheckForeign(named) : OkStatus();
     }
-    place.path = IterationSavedByCairn(fs_, path);
-    if ((place.path == path && IsForeign(fs_, place)) || !asked_.open.format.empty() ||
-        !asked_.open.config.empty())
-      return CheckForeign(path);
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps, StepsToCheck(fs_, place, asked_.all));
-    for (const std::string& step : steps) CheckNative(fs_, step);
+    if (of_run) notes_.push_back(place.path + " has no seal");
+    if (place.native_path.empty() || AsksForFormat()) return CheckForeign(named);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps, NativeSteps(fs, place, asked_.all));
+    for (const std::string& step : steps) CheckNative(fs, step);
     return OkStatus();
   }
 
@@ -255,11 +236,16 @@ class Checker {
 
   // Another system's checkpoint: its structure is good if it opens. Bytes are verified against the checksums
   // in its files, if any.
-  Status CheckForeign(const std::string& path) {
+  Status CheckForeign(const Place& place) {
+    const std::string path = place.member.empty() ? place.path : place.path + ":" + place.member;
     CAIRN_RETURN_IF_ERROR(RefuseSample(path));
-    const Result<OpenedSource> opened = OpenAnyCkpt(fs_, path, asked_.open);
-    if (!opened.ok() && TellWithoutWeights(path)) return OkStatus();
-    if (!opened.ok()) return TellBroken(path, path, opened.status(), "structure");
+    const Result<OpenedSource> opened = OpenPlace(fs_, place, asked_.open);
+    if (!opened.ok()) {
+      if (TellWithoutWeights(path)) return OkStatus();
+      if (!AsksForFormat() && IsNothing(path, opened.status()))
+        return NotFound("{}{}", opened.status().message(), RunsInside(fs_, path));
+      return TellBroken(path, path, opened.status(), "structure");
+    }
     FileSystem& fs = opened->fs();
     CheckpointSource& source = opened->source();
     FileSums sums;
@@ -285,7 +271,7 @@ class Checker {
     ExpertCensus census = CountExperts(source.catalog().tensors, source.manifest().model);
     AllowLost(asked_.open.allow, census);
     for (std::string& lost : census.lost) found.problems.push_back({path, {}, "", std::move(lost)});
-    CheckRestOfStep(path, found.problems);
+    CheckRestOfStep(place, found.problems);
     if (values) {
       ValueReport of_values = CheckValues(source, census, checks_.max_memory,
                                           [&](uint64_t done) { progress->Update(sums.bytes + done); });
@@ -306,11 +292,10 @@ class Checker {
 
   // A step may have more than the checkpoint that is read of it: an optimizer in a directory of its own, a
   // second model.
-  void CheckRestOfStep(const std::string& path, std::vector<Problem>& problems) const {
-    if (FitsAnyGlob("optimizer", asked_.open.allow)) return;
-    const auto files = ListStepFiles(fs_, path);
-    if (!files.ok() || !IsForeignStep(fs_, path)) return;
-    std::ranges::move(CheckStepFiles(fs_, path, *files).problems, std::back_inserter(problems));
+  void CheckRestOfStep(const Place& place, std::vector<Problem>& problems) const {
+    if (place.kind != PlaceKind::kForeignStep || FitsAnyGlob("optimizer", asked_.open.allow)) return;
+    if (const auto files = ListStepFiles(fs_, place.path); files.ok())
+      std::ranges::move(CheckStepFiles(fs_, place.path, *files).problems, std::back_inserter(problems));
   }
 
   // A file of torch.save that is not a model, but a schedule or random states: its pickle was read, and its
@@ -323,6 +308,14 @@ class Checker {
           fmt::format("the pickle of a file without weights{}",
                       sums.empty() ? "" : ", every byte by its checksum")});
     return true;
+  }
+
+  bool AsksForFormat() const { return !asked_.open.format.empty() || !asked_.open.config.empty(); }
+
+  // It was not opened because no format recognises the path, or anything in it.
+  bool IsNothing(const std::string& path, const Status& why) const {
+    return why.kind() == StatusKind::kNotFound &&
+           Recognise(fs_, path).status().kind() == StatusKind::kNotFound;
   }
 
   Status RefuseSample(const std::string& path) const {
@@ -360,14 +353,19 @@ class Checker {
 Status CheckCheckpoints(FileSystem& fs, const std::string& argument, const CheckpointChecks& checks,
                         const std::function<void(const CheckpointReport&)>& checked) {
   Checker checker(fs, checks, checked);
-  const MemberName name = SplitMemberName(fs, argument);
-  if (!name.selector.empty()) return checker.CheckMember(name, argument);
   CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
-  std::vector<std::string> notes;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<Place> checkpoints, CheckpointsAt(fs, place, checks.all, notes));
-  checker.Note(std::move(notes));
-  for (const Place& one : checkpoints)
-    CAIRN_RETURN_IF_ERROR(checker.CheckAny(one, checks.all && one.path != place.path));
+  if (place.kind == PlaceKind::kMember) return checker.CheckMember(place);
+  // A run's tracker names its newest step, but a seal is stronger.
+  if (place.kind != PlaceKind::kForeignRun || (!checks.all && !place.steps.back().sealed && place.checkpoint))
+    return checker.CheckAny(fs, place, place, false);
+  std::vector<std::string> passed_over;
+  CAIRN_ASSIGN_OR_RETURN(std::vector<FoundStep> steps, SavedSteps(fs, place.steps, passed_over));
+  if (!checks.all) steps.erase(steps.begin(), steps.end() - 1);
+  checker.PassOver(passed_over);
+  for (const FoundStep& step : steps) {
+    CAIRN_ASSIGN_OR_RETURN(const Place one, PlaceAt(fs, step.path));
+    CAIRN_RETURN_IF_ERROR(checker.CheckAny(fs, one, one, checks.all));
+  }
   return OkStatus();
 }
 

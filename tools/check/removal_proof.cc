@@ -17,6 +17,8 @@
 #include "convert/formats/systems.h"
 #include "tools/check/verified_successor.h"
 #include "tools/cli/progress.h"
+#include "tools/place/finished.h"
+#include "tools/place/place.h"
 #include "tools/seal/sealer.h"
 
 namespace cairn {
@@ -61,29 +63,29 @@ Status CheckHoldsAsMuch(FileSystem& fs, const std::string& step, const std::stri
 }
 
 // Errors: InvalidArgument if it is being written.
-Status CheckFinished(FileSystem& fs, const ForeignStep& step, bool proven) {
+Status CheckFinished(FileSystem& fs, const FoundStep& step, bool proven) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFile> files, ListStepFiles(fs, step.path));
   const int64_t now = std::time(nullptr);
-  const std::string why = proven || HasSeal(fs, step.path)
+  const std::string why = proven || step.sealed
                               ? WhyNotProvenFinished(fs, step, files, now, kQuietSeconds)
                               : WhyUnfinished(fs, step, files, /*strict=*/true, now, kQuietSeconds);
   return why.empty() ? OkStatus() : Stays(step.path, "its writer may not be done: " + why);
 }
 
-Status CheckNotNamed(FileSystem& fs, const ForeignStep& step) {
+Status CheckNotNamed(FileSystem& fs, const FoundStep& step) {
   const std::string by = NamedBy(fs, step);
   return by.empty() ? OkStatus() : Stays(step.path, by + " names it, so that a training may resume from it");
 }
 
 // The steps of its run that come after `path`, have another number and names of the same kind, the newest
 // last. Errors: InvalidArgument if the step itself is not one of the run's.
-Result<std::vector<ForeignStep>> LaterSteps(FileSystem& fs, const std::string& path) {
-  std::vector<ForeignStep> steps = ListRunSteps(fs, ParentDir(path));
-  const auto itself = std::ranges::find(steps, path, &ForeignStep::path);
+Result<std::vector<FoundStep>> LaterSteps(FileSystem& fs, const std::string& path) {
+  std::vector<FoundStep> steps = ListForeignSteps(fs, ParentDir(path));
+  const auto itself = std::ranges::find(steps, path, &FoundStep::path);
   if (itself == steps.end()) return Stays(path, "no run is known that it is a step of");
   const auto number = itself->step;
   steps.erase(steps.begin(), std::next(itself));
-  std::erase_if(steps, [&](const ForeignStep& step) {
+  std::erase_if(steps, [&](const FoundStep& step) {
     return step.step == number || KindOfName(LastName(step.path)) != KindOfName(LastName(path));
   });
   return steps;
@@ -94,11 +96,11 @@ class LaterStep final : public DeletionProof {
   LaterStep(std::string going, std::string later, std::vector<StepFile> files)
       : going_(std::move(going)), later_(std::move(later)), files_(std::move(files)) {}
   Status Check(FileSystem& fs) const override {
-    const ForeignStep going{going_, ForeignStepOf(fs, going_)};
+    const FoundStep going = FoundStepAt(fs, going_);
     CAIRN_RETURN_IF_ERROR(CheckFinished(fs, going, /*proven=*/true));
     CAIRN_RETURN_IF_ERROR(CheckNotNamed(fs, going));
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> later, LaterSteps(fs, going_));
-    const auto stays = std::ranges::find(later, later_, &ForeignStep::path);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> later, LaterSteps(fs, going_));
+    const auto stays = std::ranges::find(later, later_, &FoundStep::path);
     if (stays == later.end()) return Stays(going_, later_ + " is not a later step any more");
     CAIRN_RETURN_IF_ERROR(CheckFinished(fs, *stays, /*proven=*/true));
     CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFile> now, ListStepFiles(fs, later_));
@@ -115,7 +117,7 @@ class InsistedStep final : public DeletionProof {
  public:
   explicit InsistedStep(std::string path) : path_(std::move(path)) {}
   Status Check(FileSystem& fs) const override {
-    return CheckFinished(fs, {path_, ForeignStepOf(fs, path_)}, /*proven=*/false);
+    return CheckFinished(fs, FoundStepAt(fs, path_), /*proven=*/false);
   }
   std::string Text() const override { return "the user insists"; }
 
@@ -129,7 +131,7 @@ class InsistedTree final : public DeletionProof {
   explicit InsistedTree(std::string path) : path_(std::move(path)) {}
   Status Check(FileSystem& fs) const override {
     for (stdfs::path above = path_; above.has_relative_path(); above = above.parent_path())
-      if (ForeignStepOf(fs, above.string())) return Stays(path_, above.string() + " is a step of a run");
+      if (StepAt(fs, above.string())) return Stays(path_, above.string() + " is a step of a run");
     return CheckBelow(fs, path_, 0);
   }
   std::string Text() const override { return "the user insists"; }
@@ -138,7 +140,7 @@ class InsistedTree final : public DeletionProof {
   Status CheckBelow(FileSystem& fs, const std::string& directory, int depth) const {
     constexpr int kMostDepth = 64;  // as of a cycle
     if (depth > kMostDepth) return Stays(path_, "its directories are nested too deeply");
-    if (const auto steps = ListRunSteps(fs, directory); !steps.empty())
+    if (const auto steps = ListForeignSteps(fs, directory); !steps.empty())
       return Stays(path_, fmt::format("{} is a step of a run; archive {}", steps.back().path, directory));
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
     for (const std::string& name : names) {
@@ -165,22 +167,22 @@ Result<std::shared_ptr<const DeletionProof>> RemovalProofs::For(const std::strin
   const std::string path = PathInRealDirectory(source);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.LinkStat(path));
   const bool link = !info.is_directory();  // no deletion follows it
-  if (!link && ForeignStepOf(fs_, path)) return ForForeign(path);
+  if (const FoundStep going = FoundStepAt(fs_, path); !link && going.step) return ForForeign(going);
   auto tree = std::make_shared<InsistedTree>(path);
   if (!link) CAIRN_RETURN_IF_ERROR(tree->Check(fs_));
   if (insists_.tree || link) return Proof(std::move(tree));
   return Stays(path, "nothing shows whether it holds the newest step of a run; --delete-tree removes it");
 }
 
-Result<std::shared_ptr<const DeletionProof>> RemovalProofs::ForForeign(const std::string& path) {
+Result<std::shared_ptr<const DeletionProof>> RemovalProofs::ForForeign(const FoundStep& going) {
   using Proof = std::shared_ptr<const DeletionProof>;
-  const ForeignStep going{path, ForeignStepOf(fs_, path)};
+  const std::string& path = going.path;
   CAIRN_RETURN_IF_ERROR(CheckFinished(fs_, going, /*proven=*/!insists_.newest));
   if (insists_.newest) return Proof(std::make_shared<InsistedStep>(path));
   CAIRN_RETURN_IF_ERROR(CheckNotNamed(fs_, going));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> later, LaterSteps(fs_, path));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> later, LaterSteps(fs_, path));
   Status newer;
-  for (const ForeignStep& step : later | std::views::reverse) {
+  for (const FoundStep& step : later | std::views::reverse) {
     if (!CheckFinished(fs_, step, /*proven=*/false).ok()) continue;
     Status good = CheckWhole(step);
     if (good.ok()) good = CheckHoldsAsMuch(fs_, path, step.path);
@@ -195,7 +197,7 @@ Result<std::shared_ptr<const DeletionProof>> RemovalProofs::ForForeign(const std
 }
 
 // Errors: Corrupt if it is damaged; NotFound if nothing proves that it is whole.
-Status RemovalProofs::CheckWhole(const ForeignStep& step) {
+Status RemovalProofs::CheckWhole(const FoundStep& step) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<StepFile> files, ListStepFiles(fs_, step.path));
   auto& [seen, status] = looked_at_[step.path];
   if (files == seen) return status;
@@ -204,7 +206,7 @@ Status RemovalProofs::CheckWhole(const ForeignStep& step) {
   return status;
 }
 
-Status RemovalProofs::ReadWhole(const ForeignStep& step, const std::vector<StepFile>& files) const {
+Status RemovalProofs::ReadWhole(const FoundStep& step, const std::vector<StepFile>& files) const {
   if (const std::string why = WhyNotProvenFinished(fs_, step, files, std::time(nullptr), /*quiet_seconds=*/0);
       !why.empty())
     return NotFound("{}", why);
@@ -214,7 +216,7 @@ Status RemovalProofs::ReadWhole(const ForeignStep& step, const std::vector<StepF
   const auto update = [&](uint64_t done, uint64_t) { progress.Update(done); };
   Seal seal;
   std::vector<Problem> problems;
-  if (HasSeal(fs_, step.path)) {
+  if (step.sealed) {
     CAIRN_ASSIGN_OR_RETURN(seal, ReadSeal(fs_, step.path));
     const SealReport report = CheckSeal(fs_, step.path, seal, depth_, 2, update);
     CAIRN_RETURN_IF_ERROR(report.trouble);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ckpt/run/deletion.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/place/found_step.h"
 #include "tools/seal/seal_check.h"
 
 namespace cairn {
@@ -39,9 +39,9 @@ class RemovalProofs {
   Result<std::shared_ptr<const DeletionProof>> For(const std::string& source);
 
  private:
-  Result<std::shared_ptr<const DeletionProof>> ForForeign(const std::string& path);
-  Status CheckWhole(const ForeignStep& step);
-  Status ReadWhole(const ForeignStep& step, const std::vector<StepFile>& files) const;
+  Result<std::shared_ptr<const DeletionProof>> ForForeign(const FoundStep& going);
+  Status CheckWhole(const FoundStep& step);
+  Status ReadWhole(const FoundStep& step, const std::vector<StepFile>& files) const;
 
   FileSystem& fs_;
   const Insistence insists_;

@@ -14,7 +14,8 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/step/find_step.h"
 #include "convert/formats/systems.h"
-#include "tools/seal/place.h"
+#include "tools/place/finished.h"
+#include "tools/place/place.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/step_parts.h"
 
@@ -28,57 +29,43 @@ std::optional<int64_t> StepOfName(std::string_view name) {
   return ParseStepDirName(name.substr(0, name.find('.')));
 }
 
-// Adds the size and the times of files. One that has vanished meanwhile does not count.
-void ReadTimes(FileSystem& fs, const std::vector<std::string>& names, StepListing& step) {
-  int64_t oldest = INT64_MAX;
-  for (const std::string& name : names) {
-    const Result<FileInfo> info = fs.Stat(JoinPath(step.directory, name));
-    if (!info.ok()) continue;
-    step.bytes += info->bytes;
-    step.modified_unix_seconds = std::max(step.modified_unix_seconds, info->modified_unix_seconds);
-    oldest = std::min(oldest, info->accessed_unix_seconds);
-  }
-  if (oldest != INT64_MAX) step.accessed_unix_seconds = oldest;
-}
-
 // A purge of a virtual step's shards is a purge of the step.
-void AddShardTimes(FileSystem& fs, const StepReader& reader, StepListing& step) {
-  for (const ManifestFile& file : step.manifest->files)
+void AddShardTimes(FileSystem& fs, const StepReader& reader, FileTimes& times) {
+  for (const ManifestFile& file : reader.manifest().files)
     if (const auto info = fs.Stat(JoinPath(reader.DirectoryOf(file.name), file.name)); info.ok())
-      step.accessed_unix_seconds = std::min(step.accessed_unix_seconds, info->accessed_unix_seconds);
+      times.first_accessed = std::min(times.first_accessed, info->accessed_unix_seconds);
 }
 
 void ReadCatalog(FileSystem& fs, StepListing& step) {
-  const auto reader = StepReader::Open(fs, step.directory);
+  const auto reader = StepReader::Open(fs, step.path);
   if (!reader.ok()) {
     step.state = IsRefusal(reader.status()) ? "unreadable" : "damaged";
     step.trouble = reader.status().message();
     return;
   }
   step.manifest = (*reader)->manifest();
-  RenewHold(fs, step.directory, *step.manifest);
+  RenewHold(fs, step.path, *step.manifest);
   step.step = step.manifest->step;
   if (const auto health = HealthOf(step.manifest->state)) step.unhealthy = WhyUnhealthy(*health);
-  step.checks = ReadVerifyRecord(fs, step.directory, *step.manifest);
-  step.standing = StandingOf(step.checks, LookAtFiles(fs, step.directory, *step.manifest));
+  step.checks = ReadVerifyRecord(fs, step.path, *step.manifest);
+  step.standing = StandingOf(step.checks, LookAtFiles(fs, step.path, *step.manifest));
   step.trouble = step.standing.why;
   const Trust trust = step.standing.trust;
   if (trust == Trust::kDamaged || (trust != Trust::kUnverified && step.state == "committed"))
     step.state = Name(trust);
-  if (!step.manifest->shards.empty()) AddShardTimes(fs, **reader, step);
+  if (!step.manifest->shards.empty()) AddShardTimes(fs, **reader, step.times);
   for (const TensorEntry& tensor : (*reader)->catalog().tensors)
     step.role_bytes[tensor.role] += tensor.bytes();
 }
 
 // Times come first: opening a step accesses its files.
 StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_view name) {
-  StepListing step{.directory = directory};
-  step.step = StepOfName(name).value_or(0);
+  StepListing step{{.path = directory, .step = StepOfName(name).value_or(0)}};
   step.state = ParseMarkedDirName(name).value_or("committed");
-  if (const auto names = fs.List(directory); names.ok()) ReadTimes(fs, *names, step);
+  if (const auto names = fs.List(directory); names.ok()) step.times = TimesOf(fs, directory, *names);
   if (step.state == "committed" || step.state == "superseded") ReadCatalog(fs, step);
   if (!ParseStepDirName(name)) return step;
-  if (auto holds = HoldsOf(fs, ParentDir(directory), step.step); holds.ok()) step.holds = *std::move(holds);
+  if (auto holds = HoldsOf(fs, ParentDir(directory), *step.step); holds.ok()) step.holds = *std::move(holds);
   return step;
 }
 
@@ -89,7 +76,7 @@ void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepLis
   std::map<std::string, StepFacts> by_name;
   for (const StepFacts& fact : run->steps) by_name[StepDirName(fact.step)] = fact;
   for (StepListing& step : steps) {
-    const auto found = by_name.find(std::string(LastName(step.directory)));
+    const auto found = by_name.find(std::string(LastName(step.path)));
     if (found == by_name.end()) continue;
     step.unhealthy = found->second.unhealthy;
     if (step.state == Name(Trust::kDamaged)) continue;
@@ -118,7 +105,7 @@ void SortByCommit(std::vector<StepListing>& steps) {
   for (const StepListing& step : steps)
     if (step.manifest) newest = std::max(newest, branch(step));
   std::ranges::stable_sort(steps, {}, [&](const StepListing& step) {
-    return std::pair(step.manifest ? branch(step) : newest, step.step);
+    return std::pair(step.manifest ? branch(step) : newest, *step.step);
   });
 }
 
@@ -138,23 +125,15 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
   return run;
 }
 
-// Whether it is sealed, or of a known format; one that is known and not read is an error of RecogniseAll().
-bool IsKnownForeign(FileSystem& fs, const std::string& path) {
-  if (HasSeal(fs, path)) return true;
-  const auto found = RecogniseAll(fs, path);
-  return !found.ok() || !found->empty();
-}
-
 // A seal is compared with names, sizes and times; no file is read for it.
-void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector<StepFile>& files,
-                   StepListing& step) {
-  if (!HasSeal(fs, foreign.path)) {
-    step.trouble = WhyUnfinished(fs, foreign, files, /*strict=*/true, step.modified_unix_seconds, 0);
+void ReadSealState(FileSystem& fs, const std::vector<StepFile>& files, StepListing& step) {
+  if (!step.sealed) {
+    step.trouble = WhyUnfinished(fs, step, files, /*strict=*/true);
     step.state = step.trouble.empty() ? "not sealed" : "being written";
     return;
   }
-  const auto seal = ReadSeal(fs, foreign.path);
-  const SealReport look = seal.ok() ? CheckSeal(fs, foreign.path, *seal, SealDepth::kLook) : SealReport{};
+  const auto seal = ReadSeal(fs, step.path);
+  const SealReport look = seal.ok() ? CheckSeal(fs, step.path, *seal, SealDepth::kLook) : SealReport{};
   step.state = "sealed";
   if (!seal.ok())
     step.trouble = seal.status().message();
@@ -170,15 +149,14 @@ void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector
   }
 }
 
-StepListing ListForeignStep(FileSystem& fs, const ForeignStep& foreign) {
-  StepListing step{
-      .directory = foreign.path, .step = foreign.step.value_or(0), .system = SystemOf(fs, foreign.path)};
-  const auto files = ListStepFiles(fs, foreign.path);
+StepListing ListForeignStep(FileSystem& fs, const FoundStep& found) {
+  StepListing step{found};
+  step.step = found.step.value_or(0);
+  step.system = SystemOf(fs, found.path);
+  const auto files = ListStepFiles(fs, found.path);
   if (files.ok()) {
-    std::vector<std::string> names;
-    for (const StepFile& file : *files) names.push_back(file.name);
-    ReadTimes(fs, names, step);
-    ReadSealState(fs, foreign, *files, step);
+    step.times = TimesOf(*files);
+    ReadSealState(fs, *files, step);
   } else {
     step.state = "damaged";
     step.trouble = files.status().message();
@@ -186,14 +164,27 @@ StepListing ListForeignStep(FileSystem& fs, const ForeignStep& foreign) {
   return step;
 }
 
-// A run of another system: at least one of its steps is sealed or recognised.
-std::optional<RunListing> ListForeignRun(FileSystem& fs, const std::string& directory) {
-  const std::vector<ForeignStep> steps = ListRunSteps(fs, directory);
-  if (std::ranges::none_of(steps, [&](const ForeignStep& step) { return IsKnownForeign(fs, step.path); }))
-    return std::nullopt;
-  RunListing run{.directory = directory};
-  for (const ForeignStep& step : steps) run.steps.push_back(ListForeignStep(fs, step));
+// At least one of the steps is sealed, or of a known format; one that is known and not read is an error of
+// RecogniseAll().
+bool HasKnownStep(FileSystem& fs, const Place& place) {
+  return std::ranges::any_of(place.steps, [&](const FoundStep& step) {
+    if (step.sealed) return true;
+    const auto found = RecogniseAll(fs, step.path);
+    return !found.ok() || !found->empty();
+  });
+}
+
+RunListing ListForeign(FileSystem& fs, const Place& place) {
+  RunListing run{.directory = place.path};
+  for (const FoundStep& step : place.steps) run.steps.push_back(ListForeignStep(fs, step));
   return run;
+}
+
+// The run at a place, of any system; nothing if there is none.
+std::optional<RunListing> ListRunAt(FileSystem& fs, const Place& place) {
+  if (place.native()) return ListRun(fs, place.path);
+  if (place.kind != PlaceKind::kForeignRun || !HasKnownStep(fs, place)) return std::nullopt;
+  return ListForeign(fs, place);
 }
 
 }  // namespace
@@ -201,6 +192,8 @@ std::optional<RunListing> ListForeignRun(FileSystem& fs, const std::string& dire
 Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& argument) {
   CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
   const std::string& path = place.path;
+  if (place.kind == PlaceKind::kMember)
+    return NotSupported("{}: an archived step; cairn archive ls lists it", argument);
   if (place.kind == PlaceKind::kStep) {
     const std::string step(WithoutSlashes(path));
     RunListing alone{path, {ListStep(fs, step, LastName(step))}};
@@ -208,28 +201,20 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& argu
     AddTags(fs, ParentDir(step), alone);
     return std::vector{std::move(alone)};
   }
-  if (auto run = ListRun(fs, path)) return std::vector{*std::move(run)};
-  const bool known =
-      (place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree) && IsKnownForeign(fs, path);
-  const auto itself = [&] {
-    return std::vector{RunListing{path, {ListForeignStep(fs, {path, ForeignStepOf(fs, path)})}}};
-  };
-  if (known && (place.kind == PlaceKind::kForeignStep || IsCheckpoint(fs, path))) return itself();
-  if (auto run = ListForeignRun(fs, path)) return std::vector{*std::move(run)};
+  if (auto run = ListRunAt(fs, place)) return std::vector{*std::move(run)};
+  const bool step = place.kind == PlaceKind::kForeignStep;
+  const bool known = (step || place.kind == PlaceKind::kTree) && HasKnownStep(fs, place);
+  if (known && (step || place.checkpoint)) return std::vector{ListForeign(fs, place)};
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
   std::vector<RunListing> runs;
-  for (const std::string& name : names) {
-    const std::string below = JoinPath(path, name);
-    if (auto run = ListRun(fs, below))
-      runs.push_back(*std::move(run));
-    else if (auto foreign = ListForeignRun(fs, below))
-      runs.push_back(*std::move(foreign));
-  }
+  for (const std::string& name : names)
+    if (const auto below = PlaceAt(fs, JoinPath(path, name)); below.ok())
+      if (auto run = ListRunAt(fs, *below)) runs.push_back(*std::move(run));
   if (!runs.empty()) return runs;
-  if (const auto unknown = UnknownSteps(fs, path); !unknown.empty())
+  if (const auto unknown = UnknownSteps(fs, place); !unknown.empty())
     return NotFound("{}: it contains no run and no step that Cairn knows; {} and {} hold a checkpoint each",
                     path, unknown.front(), unknown.back());
-  if (known) return itself();  // around the only checkpoint in it
+  if (known) return std::vector{ListForeign(fs, place)};  // around the only checkpoint in it
   return NotFound("{}: it contains no run and no step", path);
 }
 

@@ -11,28 +11,23 @@
 #include "ckpt/run/step_hold.h"
 #include "ckpt/run/step_tags.h"
 #include "tools/check/verify_record.h"
+#include "tools/place/found_step.h"
 
 namespace cairn {
 
-struct StepListing {
-  std::string directory;
-  int64_t step = 0;
-  std::string state;      // committed, partly verified, verified, changed since verified, damaged, partial,
-                          // superseded, deleting, of another run; of another system's: sealed, sealed with
-                          // problems, changed since sealed, not sealed, being written
-  std::string system;     // another system's name; empty: Cairn, or unknown
-  std::string trouble;    // why it is damaged, or what has changed
-  std::string unhealthy;  // why (ckpt/run/health.h); empty if it is healthy or nothing is known
-  uint64_t bytes = 0;     // of all files
-  int64_t modified_unix_seconds = 0;  // of the newest file
-  int64_t accessed_unix_seconds =
-      0;  // of the file that was accessed longest ago: the first that a purge takes
-  std::optional<Manifest> manifest;  // of a step that opens
-  std::vector<Check> checks;         // the checks of cairn verify, oldest first
-  Standing standing;                 // its verdict today
-  std::vector<Hold> holds;           // of virtual steps that use its shards
-  std::map<Role, uint64_t> role_bytes;
-  std::vector<std::string> tags;  // ckpt/run/step_tags.h
+struct StepListing : FoundStep {
+  std::string state = {};      // committed, partly verified, verified, changed since verified, damaged,
+                               // partial, superseded, deleting, of another run; of another system's: sealed,
+                               // sealed with problems, changed since sealed, not sealed, being written
+  std::string system = {};     // another system's name; empty: Cairn, or unknown
+  std::string trouble = {};    // why it is damaged, or what has changed
+  std::string unhealthy = {};  // why (ckpt/run/health.h); empty if it is healthy or nothing is known
+  std::optional<Manifest> manifest = {};  // of a step that opens
+  std::vector<Check> checks = {};         // the checks of cairn verify, oldest first
+  Standing standing = {};                 // its verdict today
+  std::vector<Hold> holds = {};           // of virtual steps that use its shards
+  std::map<Role, uint64_t> role_bytes = {};
+  std::vector<std::string> tags = {};  // ckpt/run/step_tags.h
 };
 
 struct RunListing {

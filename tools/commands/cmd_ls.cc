@@ -89,7 +89,9 @@ class Lister {
   }
 
   double Days(const StepListing& step) const {
-    return DaysUntilPurge(step.accessed_unix_seconds, now_, options_.purge_days);
+    const int64_t accessed =
+        step.times.last_written == 0 ? 0 : step.times.first_accessed;  // 0: without files
+    return DaysUntilPurge(accessed, now_, options_.purge_days);
   }
 
   // The verified tar that contains the step; nullopt if the store has none.
@@ -112,15 +114,15 @@ class Lister {
     for (const StepTag& tag : run.lost_tags)
       PrintLine("tag {}: step {}, which it names, is gone", tag.name, tag.step);
     for (const StepListing& step : run.steps)
-      if (!step.trouble.empty()) PrintLine("step {}: {}", step.step, step.trouble);
+      if (!step.trouble.empty()) PrintLine("step {}: {}", *step.step, step.trouble);
     for (const StepListing& step : run.steps)
-      if (!step.unhealthy.empty()) PrintLine("step {}: unhealthy: {}", step.step, step.unhealthy);
+      if (!step.unhealthy.empty()) PrintLine("step {}: unhealthy: {}", *step.step, step.unhealthy);
     for (const StepListing& step : run.steps)
-      for (const Hold& hold : step.holds) PrintLine("step {}: {}", step.step, hold.Text());
+      for (const Hold& hold : step.holds) PrintLine("step {}: {}", *step.step, hold.Text());
     for (const StepListing& step : run.steps)
       if (step.manifest && !step.manifest->shards.empty())
-        PrintLine("step {}: virtual, its shards are in {}", step.step,
-                  step.manifest->DirectoryOf(step.directory, ShardName(0)));
+        PrintLine("step {}: virtual, its shards are in {}", *step.step,
+                  step.manifest->DirectoryOf(step.path, ShardName(0)));
   }
 
   // The table leaves out the states of other optimizers; --json has their bytes.
@@ -151,7 +153,7 @@ class Lister {
   }
 
   std::vector<std::string> Row(const StepListing& step) const {
-    std::vector<std::string> row = {std::to_string(step.step), StateText(step)};
+    std::vector<std::string> row = {std::to_string(*step.step), StateText(step)};
     if (step.manifest) {
       const int64_t tokens = IntField(step.manifest->state, "consumed_tokens");
       row.push_back(tokens > 0 ? std::to_string(tokens) : "-");
@@ -160,8 +162,8 @@ class Lister {
       row.insert(row.end(), {"-", step.system.empty() ? "-" : step.system});
     }
     for (const Role role : kColumns) row.push_back(HumanBytesOrDash(BytesOf(step, role)));
-    row.push_back(HumanBytesOrDash(step.bytes));
-    row.push_back(AgeText(now_ - step.modified_unix_seconds));
+    row.push_back(HumanBytesOrDash(step.times.bytes));
+    row.push_back(AgeText(now_ - step.times.last_written));
     row.push_back(PurgeText(Days(step)));
     row.push_back(OriginText(step));
     row.push_back(step.tags.empty() ? "-" : fmt::format("{}", fmt::join(step.tags, ", ")));
@@ -190,7 +192,7 @@ class Lister {
   }
 
   ordered_json ToJson(const StepListing& step) const {
-    ordered_json json = {{"directory", step.directory}, {"step", step.step}, {"state", step.state}};
+    ordered_json json = {{"directory", step.path}, {"step", *step.step}, {"state", step.state}};
     if (!step.system.empty()) json["system"] = step.system;
     if (!step.trouble.empty()) json["trouble"] = step.trouble;
     if (step.manifest) {
@@ -219,8 +221,8 @@ class Lister {
     if (!step.unhealthy.empty()) json["unhealthy"] = step.unhealthy;
     if (const auto health = step.manifest ? HealthOf(step.manifest->state) : std::nullopt)
       json["health"] = cairn::ToJson(*health);
-    json["bytes"] = step.bytes;
-    json["age_seconds"] = now_ - step.modified_unix_seconds;
+    json["bytes"] = step.times.bytes;
+    json["age_seconds"] = now_ - step.times.last_written;
     json["days_until_purge"] = Days(step);
     return json;
   }

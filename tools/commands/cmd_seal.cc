@@ -16,7 +16,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"
-#include "tools/seal/place.h"
+#include "tools/place/place.h"
 #include "tools/seal/publish.h"
 #include "tools/seal/sealer.h"
 #include "tools/source/source_flags.h"
@@ -56,7 +56,7 @@ class SealVerb {
     CatchSealSignals();
     if (options_.watch) {
       WatchRun(fs_, options_.directories.front(), OptionsFor(/*strict=*/true), options_.interval_seconds,
-               [this](const ForeignStep& step) {
+               [this](const FoundStep& step) {
                  const Status status = Seal(step, OptionsFor(/*strict=*/true));
                  if (!status.ok() && !seal_stop) PrintProblem(status.message());
                });
@@ -77,9 +77,9 @@ class SealVerb {
   }
 
   Status SealAll(const std::string& directory) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, StepsToSeal(fs_, directory));
-    const bool strict = steps.size() != 1 || steps[0].path != directory;
-    for (const ForeignStep& step : steps | std::views::reverse) CAIRN_RETURN_IF_ERROR(SealOne(step, strict));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> steps, StepsToSeal(fs_, directory));
+    for (const FoundStep& step : steps | std::views::reverse)
+      CAIRN_RETURN_IF_ERROR(SealOne(step, /*strict=*/step.of_run));
     return OkStatus();
   }
 
@@ -87,11 +87,10 @@ class SealVerb {
   Status SealAndPublish(const std::string& directory) {
     const std::string from(WithoutSlashes(directory)), to(WithoutSlashes(options_.publish));
     CAIRN_RETURN_IF_ERROR(CheckPublish(fs_, from, to));
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, StepsToSeal(fs_, from));
-    if (steps.size() != 1 || steps[0].path != from)
-      return InvalidArgument("{}: a run; --publish takes one step", from);
-    const auto named = ParseForeignStep(LastName(to));
-    CAIRN_RETURN_IF_ERROR(SealOne({from, named ? named->step : steps[0].step}, false));
+    CAIRN_ASSIGN_OR_RETURN(std::vector<FoundStep> steps, StepsToSeal(fs_, from));
+    if (steps[0].of_run) return InvalidArgument("{}: a run; --publish takes one step", from);
+    if (const auto named = ParseForeignStep(LastName(to))) steps[0].step = named->step;
+    CAIRN_RETURN_IF_ERROR(SealOne(steps[0], /*strict=*/false));
     if (code_ != kExitDone || options_.seal.dry_run) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const bool replaced, PublishDirectory(fs_, from, to));
     if (options_.json)
@@ -101,14 +100,14 @@ class SealVerb {
     return OkStatus();
   }
 
-  Status SealOne(const ForeignStep& step, bool strict) {
-    if (HasSeal(fs_, step.path) && !options_.again) return TellSealed(step);
+  Status SealOne(const FoundStep& step, bool strict) {
+    if (step.sealed && !options_.again) return TellSealed(step);
     const SealOptions options = OptionsFor(strict);
     WaitUntilQuiet(fs_, step, options, PrintProblem);
     return Seal(step, options);
   }
 
-  Status Seal(const ForeignStep& step, SealOptions options) {
+  Status Seal(const FoundStep& step, SealOptions options) {
     const Stopwatch taken;
     std::unique_ptr<Progress> progress;
     options.progress = [&](uint64_t done, uint64_t bytes) {
@@ -123,7 +122,7 @@ class SealVerb {
   }
 
   // Checks a sealed step by names and sizes; a file whose time differs is read.
-  Status TellSealed(const ForeignStep& step) {
+  Status TellSealed(const FoundStep& step) {
     const auto seal = ReadSeal(fs_, step.path);
     ordered_json fact = {{"checkpoint", step.path}, {"state", "sealed already"}};
     SealReport report;
@@ -146,7 +145,7 @@ class SealVerb {
     return OkStatus();
   }
 
-  void Tell(const ForeignStep& step, const SealResult& result, double seconds) {
+  void Tell(const FoundStep& step, const SealResult& result, double seconds) {
     if (result.outcome != SealOutcome::kSealed) code_ = kExitCheckFailed;
     if (options_.json) {
       Add(FactsOf(step, result, seconds));
@@ -187,7 +186,7 @@ class SealVerb {
     std::fflush(stdout);
   }
 
-  ordered_json FactsOf(const ForeignStep& step, const SealResult& result, double seconds) const {
+  ordered_json FactsOf(const FoundStep& step, const SealResult& result, double seconds) const {
     ordered_json fact = {{"checkpoint", step.path}};
     if (step.step) fact["step"] = *step.step;
     fact["state"] = result.outcome == SealOutcome::kUnfinished ? "unfinished"

@@ -6,7 +6,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
-#include "tools/seal/place.h"
+#include "tools/place/place.h"
 
 namespace cairn {
 namespace {

@@ -8,15 +8,16 @@
 #include <optional>
 
 #include "ckpt/base/parse_number.h"
+#include "convert/formats/systems.h"
 #include "runtime/config/mpirun_args.h"
 #include "runtime/config/named_tokenizer.h"
 #include "tools/cli/completion.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
+#include "tools/place/place.h"
 #include "tools/process/programs.h"
 #include "tools/process/supervise.h"
-#include "tools/seal/place.h"
 
 namespace cairn {
 namespace {
@@ -58,7 +59,8 @@ Status CheckLoad(const std::vector<std::string>& arguments) {
     if (arguments[i] == kFlag && i + 1 < arguments.size()) load = arguments[i + 1];
     if (arguments[i].starts_with("--load=")) load = arguments[i].substr(kFlag.size() + 1);
     FileSystem& fs = FileSystem::Posix();
-    if (const auto place = Locate(fs, load); place.ok() && IsForeign(fs, *place))
+    if (const auto place = Locate(fs, load);
+        place.ok() && !place->native() && Recognise(fs, place->path).ok())
       return NotSupported(
           "{} was written by another system; run `cairn convert {} DIR --to native` first, then give --load "
           "DIR, and --finetune if it has no optimizer states",

@@ -7,7 +7,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/step/partial_dir.h"
 #include "ckpt/step/replace_by_renames.h"
-#include "tools/seal/place.h"
+#include "tools/place/place.h"
 
 namespace cairn {
 namespace {

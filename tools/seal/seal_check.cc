@@ -3,8 +3,8 @@
 #include <map>
 #include <utility>
 
+#include "tools/place/step_files.h"
 #include "tools/seal/read_files.h"
-#include "tools/seal/step_files.h"
 
 namespace cairn {
 namespace {

@@ -116,10 +116,6 @@ Result<Seal> DecodeSeal(std::string_view text) {
   }
 }
 
-bool HasSeal(FileSystem& fs, const std::string& directory) {
-  return fs.Stat(JoinPath(directory, kSealName)).ok();
-}
-
 Result<Seal> ReadSeal(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, kSealName);
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxSealBytes));

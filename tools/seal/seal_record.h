@@ -13,11 +13,9 @@
 #include <vector>
 
 #include "ckpt/base/digest.h"
-#include "ckpt/io/file_system.h"
+#include "tools/place/step_files.h"
 
 namespace cairn {
-
-inline constexpr std::string_view kSealName = ".cairn-seal.json";
 
 struct SealedFile {
   std::string name;  // a path below the directory
@@ -52,8 +50,6 @@ Result<Seal> DecodeSeal(std::string_view text);
 
 // The seal of `directory`. Errors: NotFound if it has none; those of DecodeSeal, naming the file.
 Result<Seal> ReadSeal(FileSystem& fs, const std::string& directory);
-// True if a seal exists, sound or not.
-bool HasSeal(FileSystem& fs, const std::string& directory);
 // Puts the seal in place as a whole, and durably.
 Status WriteSealFile(FileSystem& fs, const std::string& directory, const Seal& seal);
 

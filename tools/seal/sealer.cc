@@ -18,8 +18,8 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/io/replace_file.h"
-#include "convert/formats/systems.h"
-#include "tools/seal/place.h"
+#include "tools/place/finished.h"
+#include "tools/place/place.h"
 #include "tools/seal/read_files.h"
 
 namespace cairn {
@@ -58,7 +58,7 @@ Status SyncFolders(FileSystem& fs, const std::string& directory, const std::vect
 
 class StepSealer {
  public:
-  StepSealer(FileSystem& fs, const ForeignStep& step, const SealOptions& options)
+  StepSealer(FileSystem& fs, const FoundStep& step, const SealOptions& options)
       : fs_(fs), step_(step), options_(options) {}
 
   Result<SealResult> Run() {
@@ -130,7 +130,7 @@ class StepSealer {
   }
 
   FileSystem& fs_;
-  const ForeignStep& step_;
+  const FoundStep& step_;
   const SealOptions& options_;
   std::vector<StepFile> files_;
   SealResult result_;
@@ -144,9 +144,9 @@ void SleepUnlessStopped(double seconds, const SealOptions& options) {
 }
 
 // Why a step is not whole; empty if it is.
-Result<std::string> WhyNotWhole(FileSystem& fs, const ForeignStep& step, SealDepth depth, int jobs,
+Result<std::string> WhyNotWhole(FileSystem& fs, const FoundStep& step, SealDepth depth, int jobs,
                                 const TellLine& tell) {
-  if (!HasSeal(fs, step.path)) return step.path + ": it has no seal";
+  if (!step.sealed) return step.path + ": it has no seal";
   const auto seal = ReadSeal(fs, step.path);
   if (IsRefusal(seal.status())) return seal.status();
   if (!seal.ok()) return seal.status().message();
@@ -165,12 +165,11 @@ Result<std::string> WhyNotWhole(FileSystem& fs, const ForeignStep& step, SealDep
 
 }  // namespace
 
-Result<SealResult> SealForeignStep(FileSystem& fs, const ForeignStep& step, const SealOptions& options) {
+Result<SealResult> SealForeignStep(FileSystem& fs, const FoundStep& step, const SealOptions& options) {
   return StepSealer(fs, step, options).Run();
 }
 
-void WaitUntilQuiet(FileSystem& fs, const ForeignStep& step, const SealOptions& options,
-                    const TellLine& tell) {
+void WaitUntilQuiet(FileSystem& fs, const FoundStep& step, const SealOptions& options, const TellLine& tell) {
   constexpr double kSilent = 1;  // seconds, of a short wait
   const Stopwatch waited;
   const auto least = static_cast<double>(options.quiet_seconds);
@@ -196,12 +195,13 @@ void WaitUntilQuiet(FileSystem& fs, const ForeignStep& step, const SealOptions& 
 }
 
 void WatchRun(FileSystem& fs, const std::string& run, const SealOptions& options, int64_t interval_seconds,
-              const std::function<void(const ForeignStep&)>& seal) {
+              const std::function<void(const FoundStep&)>& seal) {
   std::map<std::string, std::vector<StepFile>> tried;  // by the step's path
   for (; !IsStopped(options); SleepUnlessStopped(static_cast<double>(interval_seconds), options)) {
-    const std::vector<ForeignStep> steps = ListRunSteps(fs, run);
-    for (const ForeignStep& step : steps | std::views::reverse) {
-      if (IsStopped(options) || HasSeal(fs, step.path)) continue;
+    const Result<Place> place = PlaceAt(fs, run);
+    if (!place.ok() || place->kind != PlaceKind::kForeignRun) continue;
+    for (const FoundStep& step : place->steps | std::views::reverse) {
+      if (IsStopped(options) || step.sealed) continue;
       const auto files = ListStepFiles(fs, step.path);
       if (!files.ok()) continue;  // removed meanwhile, say
       const std::string unfinished =
@@ -215,16 +215,15 @@ void WatchRun(FileSystem& fs, const std::string& run, const SealOptions& options
   }
 }
 
-Result<std::optional<ForeignStep>> NewestWholeStep(FileSystem& fs, const std::string& run, SealDepth depth,
-                                                   int jobs, const TellLine& tell) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, StepsToSeal(fs, run));
-  for (const ForeignStep& step : steps | std::views::reverse) {
-    if (!step.step && !IsCheckpoint(fs, step.path)) continue;  // around the only checkpoint in it
+Result<std::optional<FoundStep>> NewestWholeStep(FileSystem& fs, const std::string& run, SealDepth depth,
+                                                 int jobs, const TellLine& tell) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> steps, StepsToSeal(fs, run));
+  for (const FoundStep& step : steps | std::views::reverse) {
     CAIRN_ASSIGN_OR_RETURN(const std::string why, WhyNotWhole(fs, step, depth, jobs, tell));
     if (why.empty()) return std::optional(step);
     tell("passed over: " + why);
   }
-  return std::optional<ForeignStep>();
+  return std::optional<FoundStep>();
 }
 
 }  // namespace cairn

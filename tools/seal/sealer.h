@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "convert/foreign/open_options.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/place/found_step.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/step_parts.h"
 
@@ -20,7 +20,7 @@ struct SealOptions {
   OpenOptions open;
   int jobs = 2;
   int64_t quiet_seconds = 5;  // that no file may be younger than
-  bool strict = false;        // a run's tracker must name the step (foreign_run.h)
+  bool strict = false;        // a run's tracker must name the step (finished.h)
   bool anyway = false;        // seals in spite of problems
   bool dry_run = false;       // reads no tensor and writes nothing
   bool check_only = false;    // reads everything and writes nothing
@@ -43,7 +43,7 @@ struct SealResult {
 };
 
 // Replaces an existing seal. Errors: those of the disk; Aborted if it was stopped; nothing is written then.
-Result<SealResult> SealForeignStep(FileSystem& fs, const ForeignStep& step, const SealOptions& options);
+Result<SealResult> SealForeignStep(FileSystem& fs, const FoundStep& step, const SealOptions& options);
 
 // Gets lines for people: "note: ...", "passed over: ...".
 using TellLine = std::function<void(const std::string&)>;
@@ -51,20 +51,18 @@ using TellLine = std::function<void(const std::string&)>;
 // Waits while a file of the step is younger than `options.quiet_seconds`, but at most ten times as long: its
 // writer may continue. If a clock is wrong, the times show nothing, and the files must stay unchanged for the
 // same time. Ends early if `options.stop` is set. `tell` gets a line if the wait is not short.
-void WaitUntilQuiet(FileSystem& fs, const ForeignStep& step, const SealOptions& options,
-                    const TellLine& tell);
+void WaitUntilQuiet(FileSystem& fs, const FoundStep& step, const SealOptions& options, const TellLine& tell);
 
 // Until `options.stop` is set, looks every `interval_seconds` at the steps of `run` that have no seal, the
 // newest first, and calls `seal` for each whose writer is done. If `seal` does not seal a step, it is called
 // again when the step's files change.
 void WatchRun(FileSystem& fs, const std::string& run, const SealOptions& options, int64_t interval_seconds,
-              const std::function<void(const ForeignStep&)>& seal);
+              const std::function<void(const FoundStep&)>& seal);
 
 // The newest step of `run` that is sealed and has not changed since; nullopt if there is none. Steps without
 // a seal, sealed with problems, or changed are passed over, and `tell` gets the reason. Files that were added
-// do not damage what was sealed: they are notes. Errors: those of ListForeignSteps; a file that cannot be
-// read.
-Result<std::optional<ForeignStep>> NewestWholeStep(FileSystem& fs, const std::string& run, SealDepth depth,
-                                                   int jobs, const TellLine& tell);
+// do not damage what was sealed: they are notes. Errors: those of StepsToSeal; a file that cannot be read.
+Result<std::optional<FoundStep>> NewestWholeStep(FileSystem& fs, const std::string& run, SealDepth depth,
+                                                 int jobs, const TellLine& tell);
 
 }  // namespace cairn

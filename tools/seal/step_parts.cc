@@ -17,6 +17,7 @@
 #include "convert/formats/training/part_of_state.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/cli/human.h"
+#include "tools/place/place.h"
 
 namespace cairn {
 namespace {
@@ -190,8 +191,7 @@ class PartsChecker {
     bool any = false;
     for (const auto& [folder, names] : folders_) {
       const std::string path = PathOf(folder.substr(0, folder.rfind('/')));
-      const auto steps = ListSteps(fs_, path);
-      if (!steps.ok() || steps->empty()) continue;
+      if (const auto place = PlaceAt(fs_, path); !place.ok() || !place->native_run()) continue;
       any = true;
       OpenStepInside(path);
     }

@@ -13,7 +13,7 @@
 #include "ckpt/step/verify.h"
 #include "convert/foreign/open_options.h"
 #include "convert/torch/zip_container.h"
-#include "tools/seal/step_files.h"
+#include "tools/place/step_files.h"
 
 namespace cairn {
 

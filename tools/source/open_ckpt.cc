@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <ranges>
 
-#include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "convert/foreign/account.h"
 #include "convert/formats/hugging_face/config_model.h"
@@ -12,7 +11,7 @@
 #include "convert/stream/decode_values.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/store.h"
-#include "tools/seal/place.h"
+#include "tools/place/finished.h"
 
 namespace cairn {
 namespace {
@@ -27,36 +26,6 @@ auto PassOver(Notes& notes) {
 void Tell(const OpenOptions& options, const Notes& notes) {
   for (const std::string& note : notes)
     if (options.note) options.note(note);
-}
-
-// An archived member, and the view that reads it.
-struct OpenedMember {
-  std::unique_ptr<FileSystem> view;
-  std::string path;  // of the view's one directory
-  Form form = Form::kFull;
-};
-
-Result<OpenedMember> OpenMemberOf(const MemberName& name) {
-  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
-  CAIRN_ASSIGN_OR_RETURN(auto view, OpenMember({name.store, member.tar}));
-  std::string path = view->root();
-  return OpenedMember{std::move(view), std::move(path), member.form};
-}
-
-// A native step, or a run of them; cairn.megatron saves one among another system's files.
-bool HoldsSteps(FileSystem& fs, const std::string& path) {
-  const auto steps = ListSteps(fs, path);
-  return (steps.ok() && !steps->empty()) || fs.Stat(JoinPath(path, kManifestName)).ok();
-}
-
-Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument, Notes& notes) {
-  if (member.form == Form::kFiles && !HoldsSteps(*member.view, member.path))
-    return NotSupported(
-        "{}: files of another system; make a step of them with cairn convert {} DST --to native", member.path,
-        argument);
-  OpenedStep opened{.view = std::move(member.view)};
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(*opened.view, member.path, PassOver(notes)));
-  return opened;
 }
 
 bool HoldsWeights(const CheckpointSource& source) {
@@ -100,7 +69,7 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
 // its writer has finished. Errors: NotFound if no step is known to be finished.
 Result<std::string> StepToRead(FileSystem& fs, const Place& run, Notes& notes) {
   std::vector<std::string> passed_over;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> saved, SavedSteps(fs, run.steps, passed_over));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> saved, SavedSteps(fs, run.steps, passed_over));
   const std::string& step = saved.back().path;
   if (run.steps.size() == 1) {
     notes.push_back(fmt::format("note: {} is read, the only step in {}", step, run.path));
@@ -112,40 +81,29 @@ Result<std::string> StepToRead(FileSystem& fs, const Place& run, Notes& notes) {
   return step;
 }
 
-// A step of Cairn, or the newest good one of a run.
-Result<OpenedStep> OpenNative(FileSystem& fs, const std::string& path, Notes& notes) {
-  OpenedStep opened{.outside = &fs};
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, IterationSavedByCairn(fs, path), PassOver(notes)));
-  return opened;
-}
-
-Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& argument,
-                                  const OpenOptions& options, Notes& notes) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
-  OpenedSource opened;
-  const bool other_system = member.form == Form::kFiles && !HoldsSteps(*member.view, member.path);
-  if (options.format.empty() ? other_system : options.format != "native") {
-    opened.step.view = std::move(member.view);
-    CAIRN_RETURN_IF_ERROR(OpenFiles(member.path, options, opened, notes));
-  } else {
-    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenStep(std::move(member), argument, notes));
+// A member is opened by what its files are, as a directory is.
+Result<OpenedSource> OpenAt(FileSystem& outside, Place place, const OpenOptions& options, Notes& notes) {
+  OpenedSource opened{.step = {.outside = &outside}};
+  const std::string member = place.member.empty() ? "" : place.path + ":" + place.member;
+  if (!member.empty()) {
+    const Store store(outside, place.path);
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember found, FindMember(store, place.member));
+    CAIRN_ASSIGN_OR_RETURN(auto view, OpenMember({store, found.tar}));
+    CAIRN_ASSIGN_OR_RETURN(place, PlaceAt(*view, view->root()));
+    opened.step.view = std::move(view);
   }
-  return opened;
-}
-
-Result<OpenedSource> OpenBySelector(FileSystem& fs, const std::string& given, const OpenOptions& options,
-                                    Notes& notes) {
-  const MemberName name = SplitMemberName(fs, given);
-  if (!name.selector.empty()) return OpenArchived(name, given, options, notes);
-  CAIRN_ASSIGN_OR_RETURN(Place place, Locate(fs, given));
-  // The tracker of a run may lead to an iteration that cairn.megatron saved.
-  const bool native = place.native() || IterationSavedByCairn(fs, place.path) != place.path;
-  OpenedSource opened{.step = {.outside = &fs}};
+  FileSystem& fs = opened.step.fs();
+  const bool native = !place.native_path.empty();
   if (options.format.empty() ? native : options.format == "native") {
-    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenNative(fs, place.path, notes));
+    if (!member.empty() && !native)
+      return NotSupported(
+          "{}: files of another system; make a step of them with cairn convert {} DST --to native",
+          place.path, member);
+    CAIRN_ASSIGN_OR_RETURN(opened.step.reader,
+                           OpenCheckpoint(fs, native ? place.native_path : place.path, PassOver(notes)));
     return opened;
   }
-  if (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path)) {
+  if (place.kind == PlaceKind::kForeignRun && !place.checkpoint) {
     CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place, notes));
   }
   CAIRN_RETURN_IF_ERROR(OpenFiles(place.path, options, opened, notes));
@@ -159,9 +117,8 @@ void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
   if (!history.empty()) step.Redescribe(std::move(model), history);
 }
 
-Result<OpenedSource> OpenAny(FileSystem& fs, const std::string& argument, const OpenOptions& options,
-                             Notes& notes) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(fs, argument, options, notes));
+Result<OpenedSource> OpenAny(FileSystem& fs, const Place& place, const OpenOptions& options, Notes& notes) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAt(fs, place, options, notes));
   if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
   if (const Manifest& manifest = opened.source().manifest(); manifest.model.architecture) {
@@ -197,16 +154,22 @@ std::vector<std::string> OpenedSource::LeftBehind() const {
 }
 
 Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument, const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
+  return OpenPlace(fs, place, options);
+}
+
+Result<OpenedSource> OpenPlace(FileSystem& fs, const Place& place, const OpenOptions& options) {
   Notes notes;
-  auto opened = OpenAny(fs, argument, options, notes);
+  auto opened = OpenAny(fs, place, options, notes);
   Tell(options, notes);
   return opened;
 }
 
 Result<OpenedSource> OpenWeights(FileSystem& fs, const std::string& argument, const OpenOptions& options,
                                  std::optional<Dtype> cast) {
+  CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
   Notes notes, of_weights;
-  Result<OpenedSource> opened = OpenAny(fs, argument, options, notes);
+  Result<OpenedSource> opened = OpenAny(fs, place, options, notes);
   const StatusKind kind = opened.status().kind();
   const bool not_read = kind == StatusKind::kNotSupported || kind == StatusKind::kInvalidArgument;
   if (opened.ok() || !not_read) {  // nor with a file that is missing or damaged
@@ -215,7 +178,7 @@ Result<OpenedSource> OpenWeights(FileSystem& fs, const std::string& argument, co
   }
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
-  Result<OpenedSource> weights = OpenAny(fs, argument, without, of_weights);
+  Result<OpenedSource> weights = OpenAny(fs, place, without, of_weights);
   Tell(options, weights.ok() ? of_weights : notes);
   if (!weights.ok()) return opened;
   if (cast && LacksMasters(*weights, *cast))

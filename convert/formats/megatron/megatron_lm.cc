@@ -333,24 +333,6 @@ class MegatronOpener {
   Manifest manifest_;
 };
 
-// The directory of the iteration that the tracker names; `path` itself if the tracker is missing or empty.
-Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
-  const std::string tracker = JoinPath(path, kMegatronTracker);
-  if (!fs.Stat(tracker).ok()) return path;
-  CAIRN_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(fs, tracker, 4096));
-  text.erase(std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' '; }),
-             text.end());
-  if (text.empty()) return path;
-  const auto iteration = ParseNumber<int64_t>(text, 0);
-  if (text != kMegatronRelease && !iteration)
-    return Corrupt("{}: {:.100} is not an iteration", tracker, text);
-  const std::string directory = JoinPath(path, iteration ? IterationName(*iteration) : text);
-  if (!fs.Stat(directory).ok())
-    return NotFound("{} names iteration {}, which does not exist; name another iter_* directory", tracker,
-                    text);
-  return directory;
-}
-
 bool IsIteration(FileSystem& fs, const std::string& path) {
   return HoldsMegatronRanks(fs, path) || IsMegatronDist(fs, path) || IsSavedByCairnMegatron(fs, path);
 }
@@ -369,6 +351,23 @@ bool HoldsIterations(FileSystem& fs, const std::string& path, bool any) {
 
 std::string IterationName(int64_t iteration) { return fmt::format("{}{:07}", kMegatronStep, iteration); }
 
+Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
+  const std::string tracker = JoinPath(path, kMegatronTracker);
+  if (!fs.Stat(tracker).ok()) return path;
+  CAIRN_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(fs, tracker, 4096));
+  text.erase(std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' '; }),
+             text.end());
+  if (text.empty()) return path;
+  const auto iteration = ParseNumber<int64_t>(text, 0);
+  if (text != kMegatronRelease && !iteration)
+    return Corrupt("{}: {:.100} is not an iteration", tracker, text);
+  const std::string directory = JoinPath(path, iteration ? IterationName(*iteration) : text);
+  if (!fs.Stat(directory).ok())
+    return NotFound("{} names iteration {}, which does not exist; name another iter_* directory", tracker,
+                    text);
+  return directory;
+}
+
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
   if (!info.ok() || !info->is_directory()) return false;
@@ -376,11 +375,6 @@ bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   const auto tracked = IterationOf(fs, path);
   // If a tracker names an iteration that does not exist, the reader reports the error.
   return (!tracked.ok() || *tracked != path) && HoldsIterations(fs, path, /*any=*/!tracked.ok());
-}
-
-std::string IterationSavedByCairn(FileSystem& fs, const std::string& path) {
-  const Result<std::string> iteration = IterationOf(fs, path);
-  return iteration.ok() && IsSavedByCairnMegatron(fs, *iteration) ? *iteration : path;
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,

@@ -17,9 +17,9 @@ std::string IterationName(int64_t iteration);  // "iter_0000100"
 
 // `path` is an iter_* directory, or one with such and latest_checkpointed_iteration.txt, which names one.
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path);
-// If `path` is a run whose tracker names an iteration that cairn.megatron saved: that iteration, which holds
-// a step of Cairn. Otherwise `path`.
-std::string IterationSavedByCairn(FileSystem& fs, const std::string& path);
+// The directory of the iteration that the tracker in `path` names; `path` itself if the tracker is missing or
+// empty. Errors: Corrupt, NotFound for a tracker that names none.
+Result<std::string> IterationOf(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
                                                       ReaderOptions& options);
 

@@ -46,7 +46,7 @@ class CheckpointCheckTest : public testing::Test {
 
   std::vector<CheckpointReport> Check(const std::string& argument, const CheckpointChecks& checks = {}) {
     std::vector<CheckpointReport> reports;
-    status_ = CheckCheckpoints(FileSystem::Posix(), argument, checks,
+    status_ = CheckCheckpoints(Fs(), argument, checks,
                                [&](const CheckpointReport& report) { reports.push_back(report); });
     return reports;
   }

@@ -18,7 +18,7 @@
 #include "tests/support/transfers.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/restore.h"
-#include "tools/seal/place.h"
+#include "tools/place/place.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/sealer.h"
 
@@ -45,7 +45,7 @@ SealOptions Now() { return {.open = {}, .quiet_seconds = 0}; }
 class SealTest : public testing::Test {
  protected:
   // A run of another system, and its one step.
-  ForeignStep Make(const std::string& format, const std::string& name = "run") {
+  FoundStep Make(const std::string& format, const std::string& name = "run") {
     const bool universal = format == "universal";  // fp32 values only
     StepRecipe recipe = RecipeOf({}, {.tp = 2});
     recipe.weights = universal ? Dtype::kF32 : Dtype::kBF16;
@@ -62,14 +62,14 @@ class SealTest : public testing::Test {
     return steps->front();
   }
 
-  SealResult Sealed(const ForeignStep& step, const SealOptions& options = Now()) {
+  SealResult Sealed(const FoundStep& step, const SealOptions& options = Now()) {
     Result<SealResult> result = SealForeignStep(Disk(), step, options);
     EXPECT_TRUE(result.ok()) << result.status().message();
     return *std::move(result);
   }
 
   // The first problem; empty if there is none.
-  std::string FirstProblem(const ForeignStep& step, SealDepth depth = SealDepth::kAll) {
+  std::string FirstProblem(const FoundStep& step, SealDepth depth = SealDepth::kAll) {
     const auto seal = ReadSeal(Disk(), step.path);
     EXPECT_TRUE(seal.ok()) << seal.status().message();
     const SealReport report = CheckSeal(Disk(), step.path, *seal, depth);
@@ -82,7 +82,7 @@ class SealTest : public testing::Test {
 class SealedSystemTest : public SealTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(SealedSystemTest, NamesDamagedFiles) {
-  const ForeignStep step = Make(GetParam());
+  const FoundStep step = Make(GetParam());
   const SealResult result = Sealed(step);
   ASSERT_EQ(result.outcome, SealOutcome::kSealed)
       << result.unfinished << (result.problems.empty() ? "" : ToString(result.problems[0]));
@@ -117,7 +117,7 @@ TEST_P(SealedSystemTest, NamesDamagedFiles) {
 }
 
 TEST_P(SealedSystemTest, RefusesAStepThatLacksAFileOrItsEnd) {
-  const ForeignStep step = Make(GetParam());
+  const FoundStep step = Make(GetParam());
   const auto files = ListStepFiles(Disk(), step.path);
   ASSERT_TRUE(files.ok());
   const size_t stride = 1 + files->size() / 24;  // a universal checkpoint has hundreds
@@ -136,14 +136,14 @@ TEST_P(SealedSystemTest, RefusesAStepThatLacksAFileOrItsEnd) {
     const std::string before = BytesOf(path);
     stdfs::resize_file(path, file.bytes - 3);
     EXPECT_NE(Sealed(step).outcome, SealOutcome::kSealed);
-    EXPECT_FALSE(HasSeal(Disk(), step.path));
+    EXPECT_FALSE(ReadSeal(Disk(), step.path).ok());
     WriteText(path, before);
   }
   EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);
 }
 
 TEST_P(SealedSystemTest, AFailureLeavesNoSealOrACompleteOne) {
-  const ForeignStep step = Make(GetParam());
+  const FoundStep step = Make(GetParam());
   FaultyFileSystem faulty(Disk());
   ASSERT_TRUE(SealForeignStep(faulty, step, Now()).ok());
   const int64_t operations = faulty.operations();
@@ -153,8 +153,8 @@ TEST_P(SealedSystemTest, AFailureLeavesNoSealOrACompleteOne) {
     stdfs::remove(JoinPath(step.path, kSealName));
     faulty.SetBudget(faulty.operations() + budget);
     (void)SealForeignStep(faulty, step, Now());
-    without += !HasSeal(Disk(), step.path);
-    if (HasSeal(Disk(), step.path)) {
+    without += !ReadSeal(Disk(), step.path).ok();
+    if (ReadSeal(Disk(), step.path).ok()) {
       EXPECT_EQ(FirstProblem(step), "") << budget;
     }
   }
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Systems, SealedSystemTest,
                          });
 
 TEST_F(SealTest, ComparesRecordsOfTorchFilesWithTheirChecksums) {
-  const ForeignStep step = Make("megatron-deepspeed");
+  const FoundStep step = Make("megatron-deepspeed");
   const auto files = ListStepFiles(Disk(), step.path);
   const auto largest = std::ranges::max_element(*files, {}, &StepFile::bytes);
   FlipByte(JoinPath(step.path, largest->name), largest->bytes / 2);  // before it is sealed
@@ -187,7 +187,7 @@ TEST_F(SealTest, ComparesRecordsOfTorchFilesWithTheirChecksums) {
 }
 
 TEST_F(SealTest, TheTrackerShowsWhichStepsAreFinished) {
-  const ForeignStep step = Make("megatron-deepspeed");
+  const FoundStep step = Make("megatron-deepspeed");
   const std::string tracker = dir_ / "run/latest";
   ASSERT_EQ(*step.step, 100);
   SealOptions strict = Now();
@@ -201,7 +201,7 @@ TEST_F(SealTest, TheTrackerShowsWhichStepsAreFinished) {
   SetTime(tracker, std::time(nullptr) + 100);  // the run went back to step 90 after it had written this one
   EXPECT_EQ(Sealed(step, strict).outcome, SealOutcome::kSealed);
   stdfs::create_directory(dir_ / "run/global_step90");
-  EXPECT_EQ(*ListRunSteps(Disk(), dir_ / "run").back().step, 90);  // it is the newest, too
+  EXPECT_EQ(*ListForeignSteps(Disk(), dir_ / "run").back().step, 90);  // it is the newest, too
   stdfs::remove(dir_ / "run/global_step90");
   WriteText(tracker, "global_step110");
   SetTime(tracker, 1000);
@@ -209,7 +209,7 @@ TEST_F(SealTest, TheTrackerShowsWhichStepsAreFinished) {
 }
 
 TEST_F(SealTest, YoungOrGrowingFilesAreUnfinished) {
-  const ForeignStep step = Make("dcp");
+  const FoundStep step = Make("dcp");
   SealOptions quiet = Now();
   quiet.quiet_seconds = 3600;
   EXPECT_NE(Sealed(step, quiet).unfinished.find("less than 3600 s ago"), std::string::npos);
@@ -220,19 +220,19 @@ TEST_F(SealTest, YoungOrGrowingFilesAreUnfinished) {
   const SealResult result = Sealed(step, growing);
   EXPECT_EQ(result.outcome, SealOutcome::kUnfinished);
   EXPECT_EQ(result.unfinished, step.path + "/.metadata changed while it was sealed");
-  EXPECT_FALSE(HasSeal(Disk(), step.path));
+  EXPECT_FALSE(ReadSeal(Disk(), step.path).ok());
   stdfs::remove(step.path + "/.metadata");
   EXPECT_NE(Sealed(step).unfinished.find(".metadata does not exist yet"), std::string::npos);
   std::atomic<bool> stop = true;
   SealOptions stopped = Now();
   stopped.stop = &stop;
   EXPECT_EQ(SealForeignStep(Disk(), Make("dcp", "other"), stopped).status().kind(), StatusKind::kIoError);
-  EXPECT_FALSE(HasSeal(Disk(), dir_ / "other"));
+  EXPECT_FALSE(ReadSeal(Disk(), dir_ / "other").ok());
 }
 
 // cairn.hf saves FSDP's shards as a run in each checkpoint; its lock is emptied when the training ends.
 TEST_F(SealTest, TheLockOfARunInAStepIsNotContent) {
-  const ForeignStep step = Make("dcp");
+  const FoundStep step = Make("dcp");
   stdfs::create_directories(step.path + "/optimizer_0");
   WriteText(step.path + "/optimizer_0/.lock", "{\"host\": \"n1\"}");
   Seal seal = Sealed(step).seal;
@@ -286,7 +286,7 @@ TEST_F(SealTest, NativeStepsNeedNoSeal) {
 }
 
 TEST_F(SealTest, ArchivesOnlySealedSteps) {
-  const ForeignStep step = Make("dcp");
+  const FoundStep step = Make("dcp");
   const SealResult result = Sealed(step);
   const Store store(Disk(), dir_ / "store");
   ASSERT_TRUE(MakeDirs(Disk(), dir_ / "store").ok());

@@ -27,9 +27,9 @@ class SealedRunTest : public testing::Test {
   void Seal(const std::string& path) {
     const auto sealed = SealForeignStep(fs_, {path, std::nullopt}, {.open = {}, .quiet_seconds = 0});
     ASSERT_TRUE(sealed.ok()) << sealed.status().message();
-    EXPECT_TRUE(HasSeal(fs_, path));
+    EXPECT_TRUE(ReadSeal(fs_, path).ok());
   }
-  std::optional<ForeignStep> Newest(SealDepth depth = SealDepth::kTouched) {
+  std::optional<FoundStep> Newest(SealDepth depth = SealDepth::kTouched) {
     lines_.clear();
     const auto found = NewestWholeStep(fs_, dir_.path(), depth, 1,
                                        [this](const std::string& line) { lines_.push_back(line); });
@@ -48,14 +48,13 @@ TEST_F(SealedRunTest, WatchesNewestFirstAndTriesAgainWhenFilesChange) {
   Write("checkpoint-60", "model.safetensors");  // its writer is not done
   std::atomic<bool> stop = false;
   std::vector<int64_t> tried;
-  WatchRun(fs_, dir_.path(), {.open = {}, .quiet_seconds = 0, .stop = &stop}, 0,
-           [&](const ForeignStep& step) {
-             tried.push_back(*step.step);
-             if (tried.size() == 2) Seal(step.path);  // 40 stays without a seal
-             if (tried.size() == 2) WriteStep(80);
-             if (tried.size() == 3) Write("checkpoint-40", "more.txt");
-             stop = tried.size() == 4;
-           });
+  WatchRun(fs_, dir_.path(), {.open = {}, .quiet_seconds = 0, .stop = &stop}, 0, [&](const FoundStep& step) {
+    tried.push_back(*step.step);
+    if (tried.size() == 2) Seal(step.path);  // 40 stays without a seal
+    if (tried.size() == 2) WriteStep(80);
+    if (tried.size() == 3) Write("checkpoint-40", "more.txt");
+    stop = tried.size() == 4;
+  });
   EXPECT_EQ(tried, (std::vector<int64_t>{40, 20, 80, 40}));
 }
 

@@ -108,9 +108,10 @@ Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) 
   const Status source = CheckSourceIs(store.fs(), record);
   if (!source.ok() && record.form == Form::kWeights) return StripFullCopy(store, record, source);
   CAIRN_RETURN_IF_ERROR(source);
-  ArchiveRequest request{.source = {.path = record.source, .native = record.form != Form::kFiles},
-                         .weights = record.form == Form::kWeights};
-  request.source.links = record.tree && record.tree->followed_links ? Links::kFollow : Links::kKeep;
+  const ArchiveRequest request{
+      .source = {.path = record.source, .native = record.form != Form::kFiles},
+      .weights = record.form == Form::kWeights,
+      .links = record.tree && record.tree->followed_links ? Links::kFollow : Links::kKeep};
   CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreSource(store, request, OptionsOf(store, record), {}));
   return Replaced(copy, record, record.source);
 }

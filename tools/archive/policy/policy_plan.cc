@@ -18,10 +18,11 @@
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
 #include "tools/archive/store/member_title.h"
+#include "tools/archive/store/tree.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/place/step_files.h"
 
 namespace cairn {
 namespace {
@@ -56,12 +57,12 @@ class Planner {
       AddTree({.path = path, .native = false}, "a tree that the policy names", false);
   }
 
-  void AddTree(const ArchiveSource& source, const std::string& why, bool delete_source) {
+  void AddTree(const FoundStep& source, const std::string& why, bool delete_source) {
     if (const Status status = TryTree(source, why, delete_source); !status.ok())
       plan_.failures.push_back(status.message());
   }
 
-  Status TryTree(const ArchiveSource& source, const std::string& why, bool delete_source) {
+  Status TryTree(const FoundStep& source, const std::string& why, bool delete_source) {
     const std::string& directory = source.path;
     NoteMount(directory);
     CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs_, directory));
@@ -73,23 +74,21 @@ class Planner {
                     .source = source,
                     .keeps_full = true,
                     .delete_source = delete_source};
-    int64_t accessed = std::numeric_limits<int64_t>::max(), modified = accessed;
+    FileTimes times;
     std::vector<uint64_t> entries;
     for (const TreeFile& file : files) {
       if (file.kind != EntryKind::kFile) continue;
-      entry.bytes += file.info.bytes;
+      times.Add(file.info);
       entries.push_back(file.info.bytes);
-      accessed = std::min(accessed, file.info.accessed_unix_seconds);
-      modified = std::min(modified, file.info.modified_unix_seconds);
     }
-    entry.purge_days = PurgeDays(accessed, modified);
+    entry.purge_days = PurgeDays(times);
     entry.full_at_most = AtMost(entries);
     entry.store_full = !stored;
     if (stored) {
       entry.why = "stored and verified already" + Claim(stored->manifest_digest, Form::kFiles);
-      entry.bytes = 0;
     } else {
       entry.why = why;
+      entry.bytes = times.bytes;
       entry.inodes = entry.full_at_most.files;
     }
     plan_.entries.push_back(std::move(entry));
@@ -115,8 +114,8 @@ class Planner {
       plan_.caveats.push_back(fmt::format("{}: {}", path, Caveat(*times)));
   }
 
-  double PurgeDays(int64_t accessed, int64_t modified) const {
-    return DaysUntilPurge(policy_.purge_by_mtime ? modified : accessed, now_,
+  double PurgeDays(const FileTimes& times) const {
+    return DaysUntilPurge(policy_.purge_by_mtime ? times.first_written : times.first_accessed, now_,
                           static_cast<int>(policy_.purge_days));
   }
 
@@ -161,9 +160,9 @@ class Planner {
   void AddRun(const ScratchRun& run) {
     NoteMount(run.path);
     const auto wanted = WantedSteps(run, members_, policy_.classes, /*all=*/false);
-    for (const ScratchStep& step : run.steps) Add(run, step, wanted.at(step.step));
+    for (const ScratchStep& step : run.steps) Add(run, step, wanted.at(*step.step));
     std::vector<TimelineStep> timeline;
-    for (const ScratchStep& step : run.steps) timeline.push_back({step.step, step.tokens, step.saved});
+    for (const ScratchStep& step : run.steps) timeline.push_back({*step.step, step.tokens, step.saved});
     NoteIfUnasked(run.path, wanted, timeline);
   }
 
@@ -180,27 +179,24 @@ class Planner {
 
   // A run of another system: its finished steps, each as a tree in full, whichever form a class asks for.
   void AddForeignRun(const Place& run) {
-    std::map<int64_t, std::vector<ArchiveSource>> sources;
+    std::map<int64_t, std::vector<FoundStep>> sources;
     std::map<int64_t, TimelineStep> steps;
     std::vector<std::string> unfinished;
-    for (const ForeignStep& step : run.steps) {
-      const ArchiveSource source{.path = step.path, .native = false, .of_run = true};
-      if (std::string why = WhyPassedOver(fs_, source); !why.empty()) {
+    for (const FoundStep& step : run.steps) {
+      if (std::string why = WhyPassedOver(fs_, step); !why.empty()) {
         unfinished.push_back("passed over: " + std::move(why));
         continue;
       }
-      int64_t saved = 0;
       const auto files = ListStepFiles(fs_, step.path);
-      for (size_t i = 0; files.ok() && i < files->size(); ++i)
-        saved = std::max(saved, (*files)[i].modified_unix_seconds);
-      sources[*step.step].push_back(source);
-      steps[*step.step] = {.step = *step.step, .saved_unix_seconds = saved};
+      sources[*step.step].push_back(step);
+      steps[*step.step] = {.step = *step.step,
+                           .saved_unix_seconds = files.ok() ? TimesOf(*files).last_written : 0};
     }
     std::vector<TimelineStep> timeline;
     for (const auto& [number, step] : steps) timeline.push_back(step);
     const auto wanted = SelectSteps(timeline, policy_.classes);
     for (const auto& [number, forms] : wanted)
-      for (const ArchiveSource& source : sources[number])
+      for (const FoundStep& source : sources[number])
         if (forms.full || forms.weights)
           AddTree(source,
                   fmt::format("{}{}", fmt::join(forms.reasons, ", "),
@@ -213,8 +209,8 @@ class Planner {
   }
 
   void Add(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted) {
-    PlanEntry entry{.run = run.name, .id = run.IdOf(step), .step = step.step, .source = {.path = step.path}};
-    entry.purge_days = PurgeDays(step.accessed, step.modified);
+    PlanEntry entry{.run = run.name, .id = run.IdOf(step), .step = *step.step, .source = {.path = step.path}};
+    entry.purge_days = PurgeDays(step.times);
     entry.keeps_full = wanted.full;
     if (!step.healthy) {
       entry.why = "not healthy: no class counts it";
@@ -238,7 +234,7 @@ class Planner {
   void Ask(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted, PlanEntry& entry) {
     entry.store_full = wanted.full && !HoldsContent(members_, step.digest, Form::kFull);
     entry.store_weights = wanted.weights && !HoldsContent(members_, step.digest, Form::kWeights);
-    entry.bytes = (entry.store_full ? step.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
+    entry.bytes = (entry.store_full ? step.times.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
     entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
     entry.full_at_most = AtMost(step.entries);
     entry.weights_at_most = AtMost({step.weight_at_most});
@@ -253,7 +249,7 @@ class Planner {
     if (wanted.full && !entry.store_full) entry.why += Claim(step.digest, Form::kFull);
     if (wanted.weights && !entry.store_weights) entry.why += Claim(step.digest, Form::kWeights);
     const bool enough = wanted.full || policy_.weights_suffice;
-    const bool superseded = step.step < run.NewestHealthy() && step.step != run.steps.back().step;
+    const bool superseded = *step.step < run.NewestHealthy() && step.step != run.steps.back().step;
     entry.delete_source = policy_.delete_source && enough && superseded;
   }
 

@@ -19,7 +19,7 @@ struct PlanEntry {
   std::string id = {};  // its identity; empty if it cannot be read
   int64_t step = 0;
   std::string title = {};  // RUN@STEP, or RUN~ID@STEP (member_title.h)
-  ArchiveSource source;
+  FoundStep source;
   bool store_full = false;  // of a tree: as it is
   bool store_weights = false;
   bool keeps_full = false;  // a class asks for all of it

@@ -118,7 +118,7 @@ class Pruner {
       const ScratchRun& run = runs_.runs[i];
       if (run.id == m.record->run || run.origin == m.record->run) add(wanted_[i], m.step);
       for (const ScratchStep& step : run.steps)
-        if (step.digest == ContentOf(*m.record)) add(wanted_[i], step.step);
+        if (step.digest == ContentOf(*m.record)) add(wanted_[i], *step.step);
     }
     return all;
   }

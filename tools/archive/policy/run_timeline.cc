@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <set>
 
 #include "ckpt/base/canonical_path.h"
@@ -36,17 +35,13 @@ void TakeManifest(const Manifest& manifest, ScratchStep& step) {
 
 // The manifest names the content, so it counts even if the rest of the step cannot be read. Its facts are
 // added to `facts`.
-ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std::vector<StepFacts>& facts) {
-  ScratchStep step{.path = path, .step = number};
-  step.accessed = step.modified = std::numeric_limits<int64_t>::max();
+ScratchStep LookAt(FileSystem& fs, FoundStep found, std::vector<StepFacts>& facts) {
+  ScratchStep step{std::move(found)};
+  const std::string& path = step.path;
   const auto names = fs.List(path);
-  for (size_t i = 0; names.ok() && i < names->size(); ++i)
-    if (const auto info = fs.Stat(JoinPath(path, (*names)[i])); info.ok()) {
-      step.accessed = std::min(step.accessed, info->accessed_unix_seconds);
-      step.modified = std::min(step.modified, info->modified_unix_seconds);
-      step.bytes += info->bytes;
-      if ((*names)[i] == kManifestName) step.saved = info->modified_unix_seconds;
-    }
+  if (names.ok()) step.times = TimesOf(fs, path, *names);
+  if (const auto info = fs.Stat(JoinPath(path, kManifestName)); info.ok())
+    step.saved = info->modified_unix_seconds;
   const auto reader = StepReader::Open(fs, path);
   const Result<Manifest> manifest =
       reader.ok() ? Result<Manifest>((*reader)->manifest()) : ReadManifest(fs, path);
@@ -56,7 +51,7 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std:
   }
   TakeManifest(*manifest, step);
   facts.push_back(StepFactsOf(*manifest));
-  facts.back().step = number;
+  facts.back().step = *step.step;
   if (!reader.ok()) {
     step.trouble = reader.status().message();
     return step;
@@ -96,8 +91,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
     runs.foreign.push_back(*std::move(place));
     return;
   }
-  const Result<std::vector<int64_t>> numbers = ListSteps(fs, path);
-  if (!numbers.ok() || numbers->empty()) {
+  if (!place->native_run()) {
     const bool step = place->kind == PlaceKind::kStep || ParseStepDirName(LastName(path));
     if (!step && (place->native() || fs.Stat(JoinPath(path, kLockName)).ok())) return;  // nothing saved yet
     runs.failures.push_back(fmt::format(
@@ -108,8 +102,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   }
   ScratchRun run{.path = path, .name = NameTree(fs, path).name};
   std::vector<StepFacts> facts;
-  for (const int64_t number : *numbers)
-    run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number, facts));
+  for (FoundStep& step : place->steps) run.steps.push_back(LookAt(fs, std::move(step), facts));
   (void)JudgeSteps(fs, path, facts);
   for (const StepFacts& fact : facts) {
     ScratchStep& step = *std::ranges::find(run.steps, fact.step, &ScratchStep::step);
@@ -161,7 +154,7 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
   const auto newest = std::ranges::find_if(run.steps.rbegin(), run.steps.rend(),
                                            [](const ScratchStep& s) { return s.trouble.empty(); });
   const auto beyond = [&](const ArchiveMember& m) {
-    return newest != run.steps.rend() && m.step > newest->step;
+    return newest != run.steps.rend() && m.step > *newest->step;
   };
   const auto superseded = [&](const ArchiveMember& m) {
     return newest != run.steps.rend() && LineageOf(m.commit(), newest->commit) == Lineage::kSuperseded;
@@ -178,9 +171,9 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
       steps[m.step] = {m.step, m.record->tokens, m.record->saved_unix_seconds, m.record->healthy,
                        TagsOf(run.tags, ContentOf(*m.record))};
   for (const ScratchStep& step : run.steps)
-    if (!step.digest.empty() || !steps.contains(step.step))
-      steps[step.step] = {step.step, step.tokens, step.saved, step.healthy && (all || !step.superseded),
-                          TagsOf(run.tags, step.digest)};
+    if (!step.digest.empty() || !steps.contains(*step.step))
+      steps[*step.step] = {*step.step, step.tokens, step.saved, step.healthy && (all || !step.superseded),
+                           TagsOf(run.tags, step.digest)};
   return steps;
 }
 
@@ -210,7 +203,7 @@ std::string ScratchRun::IdOf(const ScratchStep& step) const {
 
 int64_t ScratchRun::NewestHealthy() const {
   for (auto step = steps.rbegin(); step != steps.rend(); ++step)
-    if (step->trouble.empty() && step->healthy) return step->step;
+    if (step->trouble.empty() && step->healthy) return *step->step;
   return -1;
 }
 
@@ -252,7 +245,7 @@ std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vec
   for (const ScratchStep& step : run.steps)
     if (!step.trouble.empty() && !HoldsStep(members, run, step, Form::kFull) &&
         !HoldsStep(members, run, step, Form::kWeights)) {
-      steps[step.step].healthy = false;
+      steps[*step.step].healthy = false;
       unreadable = true;
     }
   if (unreadable) select(steps);

@@ -15,28 +15,23 @@
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/policy/selection.h"
 #include "tools/archive/store/store.h"
-#include "tools/seal/place.h"
+#include "tools/place/place.h"
 
 namespace cairn {
 
-// One step on scratch.
-struct ScratchStep {
-  std::string path;
-  int64_t step = 0;
-  std::string run;     // identity, as in its manifest; empty if that cannot be read
-  std::string digest;  // of its manifest; empty if that cannot be read
+// One step of Cairn on scratch.
+struct ScratchStep : FoundStep {
+  std::string run = {};     // identity, as in its manifest; empty if that cannot be read
+  std::string digest = {};  // of its manifest; empty if that cannot be read
   int64_t tokens = 0;
   int64_t saved = 0;
-  int64_t accessed = 0;  // of the file that was accessed longest ago
-  int64_t modified = 0;  // of the file that was written longest ago
-  uint64_t bytes = 0;
-  std::vector<uint64_t> entries;  // of its tar
-  uint64_t weight_bytes = 0;      // as fp16
-  uint64_t weight_at_most = 0;    // as a step of their own, all of its files
+  std::vector<uint64_t> entries = {};  // of its tar
+  uint64_t weight_bytes = 0;           // as fp16
+  uint64_t weight_at_most = 0;         // as a step of their own, all of its files
   bool healthy = true;
   BranchedStep commit = {};
-  bool superseded = false;  // by the newest step of the run
-  std::string trouble;      // why it cannot be read
+  bool superseded = false;   // by the newest step of the run
+  std::string trouble = {};  // why it cannot be read
 };
 
 // A run directory.

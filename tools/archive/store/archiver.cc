@@ -7,6 +7,7 @@
 
 #include <chrono>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/tokenizer_files.h"
@@ -31,7 +32,7 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
   if (!request.source.native) {
     if (request.weights)
       return InvalidArgument("{}: weights can be taken only from native steps; convert it first", path);
-    CAIRN_RETURN_IF_ERROR(ListTree(fs, path, request.source.links).status());
+    CAIRN_RETURN_IF_ERROR(ListTree(fs, path, request.links).status());
     opened.record = NameTree(fs, path);  // the rest depends on its bytes
     return opened;
   }
@@ -48,7 +49,7 @@ Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveReque
   if (request.source.native) return FindStored(store, record);
   if (!store.IsThere()) return std::optional<ArchiveRecord>();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
-  return FindTree(store.fs(), members, request.source.path, request.source.links);
+  return FindTree(store.fs(), members, request.source.path, request.links);
 }
 
 // Whether the store has the source: the stored record, or the known part of the new one.
@@ -61,7 +62,7 @@ Result<ProvenCopy> StoreOpened(const Store& store, const ArchiveRequest& request
                                const StoreOptions& options, const ByteProgress& progress) {
   if (request.weights) return StoreWeights(store, *opened.step, opened.record, progress, options);
   if (opened.step) return StoreStep(store, *opened.step, progress, options);
-  return StoreTree(store, request.source.path, progress, options, request.source.links);
+  return StoreTree(store, request.source.path, progress, options, request.links);
 }
 
 // Removes a record of damage to a member from the ledger.

@@ -9,6 +9,7 @@
 #include "ckpt/run/deletion.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
+#include "tools/archive/store/tree.h"
 
 namespace cairn {
 
@@ -17,7 +18,7 @@ namespace cairn {
 using ProofFinder = std::function<Result<std::shared_ptr<const DeletionProof>>(const std::string& source)>;
 
 struct ArchiveRequest {
-  ArchiveSource source;
+  FoundStep source;
   bool weights = false;        // of a native step only its fp16 weights
   bool delete_source = false;  // once everything that was requested is proven
   bool delete_newest = false;  // also if that is the newest healthy step of its run
@@ -27,6 +28,7 @@ struct ArchiveRequest {
   // Finds the proof that a source may go (removal_proof.h). Without it nothing is removed, but for steps of
   // Cairn with `delete_newest`.
   ProofFinder find_proof = {};
+  Links links = Links::kRefuse;  // of a tree
 };
 
 struct ArchiveOutcome {

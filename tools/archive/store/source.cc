@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <ctime>
-#include <optional>
+#include <iterator>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/run/run_dir.h"
 #include "ckpt/step/step_reader.h"
-#include "tools/seal/place.h"
-#include "tools/seal/seal_record.h"
+#include "tools/place/finished.h"
+#include "tools/place/place.h"
 
 namespace cairn {
 namespace {
@@ -31,55 +29,38 @@ std::string PlainName(std::string_view of) {
   return IsPlainFileName(name) ? name : "run";
 }
 
-Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSource>& sources) {
-  CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, given));
+// Errors: as of ExpandSources().
+Result<std::vector<FoundStep>> Expand(FileSystem& fs, const std::string& argument) {
+  CAIRN_ASSIGN_OR_RETURN(Place place, Locate(fs, argument));
   const std::string& path = place.path;
-  const Status nothing = NotFound("{}: neither a committed step nor a run directory with one", path);
-  switch (place.kind) {
-    case PlaceKind::kFile:
-      return NotSupported("{} is a file; name the directory that it is in", path);
-    case PlaceKind::kUnfinishedRun:
-      return nothing;
-    case PlaceKind::kStep:
-      sources.push_back({.path = path});
-      break;
-    case PlaceKind::kRun: {
-      CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, path));
-      for (const int64_t step : steps)
-        sources.push_back({.path = JoinPath(path, StepDirName(step)), .of_run = true});
-      break;
-    }
-    case PlaceKind::kForeignRun:
-      for (const ForeignStep& step : place.steps)
-        sources.push_back({.path = step.path, .native = false, .of_run = true});
-      break;
-    case PlaceKind::kTree: {
-      CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
-      if (names.empty()) return nothing;
-      [[fallthrough]];
-    }
-    case PlaceKind::kIteration:
-    case PlaceKind::kForeignStep:
-      sources.push_back({.path = path, .native = false});
+  if (place.kind == PlaceKind::kMember) return NotSupported("{} is in a store already", argument);
+  if (place.kind == PlaceKind::kFile)
+    return NotSupported("{} is a file; name the directory that it is in", path);
+  if (place.kind == PlaceKind::kIteration) return std::vector{FoundStepAt(fs, path)};
+  bool nothing = place.kind == PlaceKind::kUnfinishedRun;
+  if (place.kind == PlaceKind::kTree) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
+    nothing = names.empty();
   }
-  return OkStatus();
+  if (nothing) return NotFound("{}: neither a committed step nor a run directory with one", path);
+  return std::move(place.steps);
 }
 
 }  // namespace
 
-Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments) {
-  std::vector<ArchiveSource> sources;
-  for (const std::string& argument : arguments) CAIRN_RETURN_IF_ERROR(Expand(fs, argument, sources));
+Result<std::vector<FoundStep>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments) {
+  std::vector<FoundStep> sources;
+  for (const std::string& argument : arguments) {
+    CAIRN_ASSIGN_OR_RETURN(std::vector<FoundStep> steps, Expand(fs, argument));
+    std::ranges::move(steps, std::back_inserter(sources));
+  }
   return sources;
 }
 
-std::string WhyPassedOver(FileSystem& fs, const ArchiveSource& source) {
-  if (source.native || HasSeal(fs, source.path)) return "";
-  const auto step = ForeignStepOf(fs, source.path);
+std::string WhyPassedOver(FileSystem& fs, const FoundStep& source) {
+  if (source.native || source.sealed || !source.step) return "";
   const auto files = ListStepFiles(fs, source.path);
-  if (!step || !files.ok()) return "";
-  const std::string why =
-      WhyUnfinished(fs, {source.path, step}, *files, /*strict=*/source.of_run, std::time(nullptr), 0);
+  const std::string why = files.ok() ? WhyUnfinished(fs, source, *files, /*strict=*/source.of_run) : "";
   return why.empty() ? "" : fmt::format("{} is being written: {}", source.path, why);
 }
 
@@ -93,7 +74,7 @@ ArchiveRecord DescribeSource(const StepReader& step) {
 ArchiveRecord NameTree(FileSystem& fs, const std::string& directory) {
   const std::string canonical = CanonicalPath(directory);
   const std::string name = PlainName(LastName(canonical));
-  const auto step = ForeignStepOf(fs, canonical);
+  const auto step = FoundStepAt(fs, canonical).step;
   const std::string run = step ? PlainName(LastName(ParentDir(canonical))) : name;
   ArchiveRecord record{.name = run, .step = step.value_or(0), .directory = JoinPath(run, name)};
   record.form = Form::kFiles;

@@ -5,28 +5,20 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/base/canonical_path.h"
-#include "tools/archive/store/tree.h"
 #include "tools/archive/tar/record.h"
+#include "tools/place/found_step.h"
 
 namespace cairn {
 
 class StepReader;
 
-struct ArchiveSource {
-  std::string path;
-  bool native = true;            // a committed step; otherwise a tree of files, taken as they are
-  bool of_run = false;           // of a run directory that was given as a whole
-  Links links = Links::kRefuse;  // of a tree
-};
-
 // The sources that the arguments name: a step (or RUN@STEP); all committed steps of a run directory; the
-// steps of another system's run (foreign_run.h); or the directory as it is. Errors: NotFound naming the
-// argument.
-Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
+// steps of another system's run; or the directory as it is. All but steps of Cairn are taken as trees of
+// files. Errors: NotFound naming the argument.
+Result<std::vector<FoundStep>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
 
 // Why a step of another system is passed over: its writer has not finished it. Empty for any other source.
-std::string WhyPassedOver(FileSystem& fs, const ArchiveSource& source);
+std::string WhyPassedOver(FileSystem& fs, const FoundStep& source);
 
 // The record that `step` would get, without the size of the tar and the digests of the files.
 ArchiveRecord DescribeSource(const StepReader& step);

@@ -256,12 +256,6 @@ Result<ArchiveMember> FindMember(const Store& store, const std::string& text) {
   return best;
 }
 
-MemberName SplitMemberName(FileSystem& fs, const std::string& argument) {
-  const size_t colon = argument.rfind(':');
-  if (colon == argument.npos || colon == 0 || fs.Stat(argument).ok()) return {{fs, argument}, ""};
-  return {{fs, argument.substr(0, colon)}, argument.substr(colon + 1)};
-}
-
 Result<ArchiveRecord> ReadRecord(const MemberRef& ref) {
   const ArchiveMember member = DescribeMember(ref);
   if (member.record) return *member.record;

@@ -105,12 +105,11 @@ Result<ArchiveMember> FindMember(const Store& store, const std::string& selector
 // comes first. The selector means the first, unless the second has the same form.
 std::vector<ArchiveMember> OfNewestCommit(std::vector<ArchiveMember> fits);
 
-// Splits "STORE:SELECTOR". The selector is empty if `argument` has no colon or is a path that exists.
+// "STORE:SELECTOR", or a store alone (SplitMemberName).
 struct MemberName {
   Store store;
   std::string selector;
 };
-MemberName SplitMemberName(FileSystem& fs, const std::string& argument);
 
 // The members of a bundle, even those that also have their own tars; a bundle without a readable sidecar is
 // listed itself.

@@ -153,13 +153,14 @@ MemberFiles FilesOfTree(FileSystem& fs, const std::string& directory, std::vecto
 // it was sealed, as far as sizes and times show.
 Result<std::map<std::string, Digest>> SealedDigests(FileSystem& fs, const std::string& directory) {
   std::map<std::string, Digest> digests;
-  if (!HasSeal(fs, directory)) return digests;
-  CAIRN_ASSIGN_OR_RETURN(const Seal seal, ReadSeal(fs, directory));
-  const SealReport look = CheckSeal(fs, directory, seal, SealDepth::kLook);
+  const Result<Seal> seal = ReadSeal(fs, directory);
+  if (seal.status().kind() == StatusKind::kNotFound) return digests;
+  CAIRN_RETURN_IF_ERROR(seal.status());
+  const SealReport look = CheckSeal(fs, directory, *seal, SealDepth::kLook);
   if (!look.problems.empty())
     return Corrupt("{}: {}; nothing was stored. cairn seal --again seals the directory as it is now",
                    look.problems[0].file, look.problems[0].what);
-  for (const SealedFile& file : seal.files) digests[file.name] = file.digest;
+  for (const SealedFile& file : seal->files) digests[file.name] = file.digest;
   return digests;
 }
 

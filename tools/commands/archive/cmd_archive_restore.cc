@@ -11,6 +11,7 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
 #include "tools/commands/archive/archive_verbs.h"
+#include "tools/place/place.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {
@@ -77,7 +78,8 @@ Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& 
 
 Result<int> RunRestore(const ArchiveRestoreOptions& options) {
   FileSystem& fs = FileSystem::Posix();
-  const MemberName name = SplitMemberName(fs, options.store);
+  const auto [store, selector] = SplitMemberName(fs, options.store);
+  const MemberName name{{fs, store}, selector};
   CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
   if (options.weights && !options.tensors.empty())
     return InvalidArgument("give --weights-only or --tensors, not both");

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/step_tags.h"
 #include "ckpt/step/partial_dir.h"
@@ -53,7 +54,7 @@ class Runner {
                 options.dry_run ? SealDepth::kLook : SealDepth::kAll) {}
 
   // `team`: null for a dry run.
-  ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
+  ShareResult Archive(const FoundStep& source, TeamStore* team) {
     const Result<ArchiveOutcome> outcome = ArchiveOne(source, team);
     const std::string passed_over = outcome.ok() ? outcome->passed_over : "";
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
@@ -78,8 +79,9 @@ class Runner {
   }
 
  private:
-  Result<ArchiveOutcome> ArchiveOne(const ArchiveSource& source, TeamStore* team) {
+  Result<ArchiveOutcome> ArchiveOne(const FoundStep& source, TeamStore* team) {
     ArchiveRequest request{source, options_.weights, options_.delete_source, options_.delete_newest};
+    request.links = options_.links;
     if (team == nullptr) return DryRun(request);
     request.find_proof = [&](const std::string& path) { return proofs_.For(path); };
     request.stored = [&](const std::string& tar) {
@@ -90,7 +92,7 @@ class Runner {
       CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(store_.fs(), source.path));
       bytes = step->manifest().bytes();
     } else {
-      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(store_.fs(), source.path, source.links));
+      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(store_.fs(), source.path, options_.links));
       for (const TreeFile& file : files) bytes += file.info.bytes;
       NoteLinks(source, files);
     }
@@ -99,11 +101,11 @@ class Runner {
   }
 
   // Reports links that lead out of the tree.
-  static void NoteLinks(const ArchiveSource& source, const std::vector<TreeFile>& files) {
+  void NoteLinks(const FoundStep& source, const std::vector<TreeFile>& files) const {
     const auto leaving = std::ranges::count_if(files, &TreeFile::leaves);
     if (leaving > 0)
       PrintProblem(fmt::format("note: {}: {} links lead out of the tree; {}", source.path, leaving,
-                               source.links == Links::kKeep
+                               options_.links == Links::kKeep
                                    ? "they are stored as links, without their targets"
                                    : "their targets are stored in their place"));
   }
@@ -127,7 +129,7 @@ class Runner {
   }
 
   // Decides without reading the step.
-  bool WouldGo(const ArchiveSource& source) {
+  bool WouldGo(const FoundStep& source) {
     if (!source.native) return proofs_.For(source.path).ok();
     if (!CheckUntagged(store_.fs(), CanonicalPath(source.path)).ok()) return false;
     if (options_.delete_newest) return true;
@@ -136,7 +138,7 @@ class Runner {
     return !newest.ok() || !*newest || StepDirName((*newest)->step) != step.filename();
   }
 
-  void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
+  void Print(const ArchiveOutcome& o, const FoundStep& source) const {
     if (!o.passed_over.empty()) {
       if (source.of_run) fmt::print("passed over: {}\n", o.passed_over);
       return;
@@ -182,13 +184,12 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   CAIRN_RETURN_IF_ERROR(ShapeFor(options.stored.parity).status().WithContext("--parity"));
   FileSystem& fs = FileSystem::Posix();
   const Store store(fs, options.store);
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
-  for (ArchiveSource& source : sources) source.links = options.links;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> sources, ExpandSources(fs, options.sources));
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team, ArchiveTeam());
   Runner runner(store, options);
   if (options.dry_run) {
     if (!team.leads()) return kExitDone;
-    for (const ArchiveSource& source : sources) runner.Archive(source, nullptr);
+    for (const FoundStep& source : sources) runner.Archive(source, nullptr);
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));

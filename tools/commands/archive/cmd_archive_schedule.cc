@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "ckpt/base/canonical_path.h"
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/schedule/schedule_install.h"
 #include "tools/cli/exit_code.h"

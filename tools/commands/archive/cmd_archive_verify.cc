@@ -11,6 +11,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/archive/archive_verbs.h"
+#include "tools/place/place.h"
 
 namespace cairn {
 namespace {
@@ -122,7 +123,9 @@ int FinishVerify(const VerifyPlan& plan, const MemberName& name, const VerifyOpt
 }
 
 Result<int> RunArchiveVerify(const VerifyOptions& options) {
-  const MemberName name = SplitMemberName(FileSystem::Posix(), options.store);
+  FileSystem& fs = FileSystem::Posix();
+  const auto [store, selector] = SplitMemberName(fs, options.store);
+  const MemberName name{{fs, store}, selector};
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, options.recall.Commands());
   CAIRN_ASSIGN_OR_RETURN(VerifyPlan plan, PlanVerify(options, name, commands));
   CAIRN_RETURN_IF_ERROR(TryRecall(name.store.fs(), FilesOf(name.store, plan.members), commands).status());

@@ -28,7 +28,7 @@ class RepairTest : public testing::Test {
   }
 
   ArchiveOutcome Run(bool weights) {
-    const auto outcome = Archive(store_, {{source_, true}, weights, false}, {}, {});
+    const auto outcome = Archive(store_, {{source_}, weights, false}, {}, {});
     EXPECT_TRUE(outcome.ok()) << outcome.status().message();
     return outcome.ok() ? *outcome : ArchiveOutcome{};
   }
@@ -81,7 +81,7 @@ TEST_F(RepairTest, DoesNotRepairWeightsWithoutAStep) {
 
 TEST_F(RepairTest, ARepairedMemberKeepsItsParity) {
   for (const double share : {0.01, 0.05}) {
-    const auto stored = Archive(store_, {{source_, true}}, {.parity = share}, {});
+    const auto stored = Archive(store_, {{source_}}, {.parity = share}, {});
     ASSERT_TRUE(stored.ok()) << stored.status().message();
     const ArchiveRecord& record = stored->record;
     const std::string tar = store_.Path(TarName(record)), parity = BytesOf(store_.Parity(TarName(record)));

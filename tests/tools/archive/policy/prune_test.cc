@@ -231,7 +231,7 @@ TEST_F(PruneTest, ClaimsAreKeptInBundles) {
 TEST_F(PruneTest, MembersWithoutAPolicyStayUntilAdopted) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   const auto store = [&](int64_t step, std::vector<std::string> claims) {
-    const ArchiveSource source{dir_ / ("e1/gpt/" + StepDirName(step)), true};
+    const FoundStep source{dir_ / ("e1/gpt/" + StepDirName(step))};
     ASSERT_TRUE(Archive(store_, {source}, {.claims = std::move(claims)}, {}).ok());
   };
   store(2, {});

@@ -193,13 +193,5 @@ TEST_F(ArchiveStoreTest, FilesForUsersAreDurable) {
   EXPECT_EQ(journal.calls, "rename sync rename sync ");
 }
 
-TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathExists) {
-  EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").store.directory(), "/store");
-  EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").selector, "gpt@20");
-  EXPECT_EQ(SplitMemberName(fs_, "/store").selector, "");
-  ASSERT_TRUE(fs_.MakeDir(dir_ / "a:b").ok());
-  EXPECT_EQ(SplitMemberName(fs_, dir_ / "a:b").store.directory(), dir_ / "a:b");
-}
-
 }  // namespace
 }  // namespace cairn

@@ -70,7 +70,8 @@ class TreeTest : public testing::Test {
 
   Result<ArchiveOutcome> Run(const std::string& tree, bool delete_source = false,
                              Links links = Links::kRefuse) {
-    ArchiveRequest request{{.path = tree, .native = false, .links = links}, false, delete_source};
+    ArchiveRequest request{{.path = tree, .native = false}, false, delete_source};
+    request.links = links;
     request.find_proof = [](const std::string& path) {
       return RemovalProofs(FileSystem::Posix(), {.tree = true}, /*show_progress=*/false).For(path);
     };

@@ -1,11 +1,11 @@
-#include "tools/seal/step_files.h"
+#include "tools/place/step_files.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "tools/seal/seal_record.h"
 
 namespace cairn {
 namespace {
@@ -30,13 +30,20 @@ Status AddBelow(FileSystem& fs, const std::string& root, const std::string& fold
     }
     if (info.kind != FileKind::kFile || files.size() == kMaxStepFiles)
       return NotSupported("{}: it is not a file or directory; move it away first", path);
-    files.push_back({below, info.bytes, info.modified_unix_seconds, info.modified_unix_nanoseconds,
-                     info.changed_unix_nanoseconds, info.inode});
+    files.push_back({info, below});
   }
   return OkStatus();
 }
 
 }  // namespace
+
+bool StepFile::operator==(const StepFile& other) const {
+  const auto facts = [](const StepFile& file) {
+    return std::tie(file.name, file.bytes, file.modified_unix_seconds, file.modified_unix_nanoseconds,
+                    file.changed_unix_nanoseconds, file.inode);
+  };
+  return facts(*this) == facts(other);
+}
 
 bool IsContent(std::string_view name) {
   if (name.starts_with(kSealName) && (name == kSealName || name.substr(kSealName.size()) == kPartialSuffix))
@@ -50,6 +57,19 @@ Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& d
   CAIRN_RETURN_IF_ERROR(AddBelow(fs, directory, "", 0, files));
   std::ranges::sort(files, {}, &StepFile::name);
   return files;
+}
+
+FileTimes TimesOf(const std::vector<StepFile>& files) {
+  FileTimes times;
+  for (const StepFile& file : files) times.Add(file);
+  return times;
+}
+
+FileTimes TimesOf(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
+  FileTimes times;
+  for (const std::string& name : names)
+    if (const auto info = fs.Stat(JoinPath(directory, name)); info.ok()) times.Add(*info);
+  return times;
 }
 
 std::string FolderOf(const std::string& name) {

@@ -3,23 +3,21 @@
 // Links are followed, as a loader follows them.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "ckpt/io/file_system.h"
+#include "tools/place/found_step.h"
 
 namespace cairn {
 
-struct StepFile {
+inline constexpr std::string_view kSealName = ".cairn-seal.json";  // tools/seal/seal_record.h
+
+struct StepFile : FileInfo {
   std::string name;  // a path below the directory
-  uint64_t bytes = 0;
-  int64_t modified_unix_seconds = 0;
-  // For real files; zeros for others.
-  int64_t modified_unix_nanoseconds = 0, changed_unix_nanoseconds = 0;
-  uint64_t inode = 0;
-  bool operator==(const StepFile&) const = default;
+
+  // The same file, untouched.
+  bool operator==(const StepFile& other) const;
 };
 
 // Whether a file at this path below a sealed directory is part of the checkpoint. The seal itself is not, nor
@@ -31,6 +29,10 @@ bool IsContent(std::string_view name);
 // link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (for example a
 // socket), and for directories that contain themselves through links.
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory);
+
+FileTimes TimesOf(const std::vector<StepFile>& files);
+// The same of the files `names` in `directory`; one that has vanished meanwhile does not count.
+FileTimes TimesOf(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names);
 
 // "DIR/" of a path below a tree; empty at its top.
 std::string FolderOf(const std::string& name);
