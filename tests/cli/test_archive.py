@@ -430,15 +430,6 @@ class TreeTest(CliTest):
         self.archive("run", root, "--store", self.store, "--delete-source", "--delete-newest", says="removed its source")
         self.assertFalse(root.exists())
 
-    def test_special_files_are_refused(self):
-        root = self.make_tree()
-        os.mkfifo(root / "pipe")
-        self.archive("run", root, "--store", self.store, code=1, says="it is not a file, directory or link")
-        os.remove(root / "pipe")
-        os.symlink(root, root / "loop")
-        self.archive("run", root, "--store", self.store, code=1)
-        self.assertEqual(list(self.store.glob("*.tar*")), [])
-
     def facts(self, root):
         """Everything of a tree that a plain tar restores, by name."""
         root = os.fsencode(root)
@@ -516,20 +507,6 @@ class TreeTest(CliTest):
         self.assertFalse((self.dir / "snapshot").exists())
         self.archive("restore", f"{self.store}:snapshot", "back")
         self.assertEqual((self.dir / "back/model.safetensors").read_bytes(), b"weights")
-
-    def test_trees_of_equal_names_sizes_and_times_stay_separate(self):
-        for run in "ab":
-            path = self.dir / run / "m"
-            path.mkdir(parents=True)
-            (path / "w").write_bytes(os.urandom(50000))
-            os.utime(path / "w", (1767225600, 1767225600))
-        wanted = {run: (self.dir / run / "m/w").read_bytes() for run in "ab"}
-        for run in "ab":
-            self.archive("run", f"{run}/m", "--store", self.store, "--delete-source", "--delete-tree", says=["stored m@0", f"{run}/m"])
-        stored = {os.path.basename(os.path.dirname(m["source"])): m["tar"] for m in self.json("archive", "ls", self.store)}
-        for run in "ab":
-            self.archive("restore", f"{self.store}:{stored[run]}", "back-" + run)
-            self.assertEqual((self.dir / f"back-{run}/w").read_bytes(), wanted[run])
 
     def test_too_much_parity_is_refused_before_anything_is_written(self):
         self.archive("run", self.make_tree(), "--store", self.store, "--parity", "100%", code=2, says="--parity")
