@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -34,6 +35,27 @@ def flip(path, offset):
 
 def tree(path):
     return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in sorted(path.rglob("*"))}
+
+
+class Table:
+    """For a TestCase whose table() is the text of the file `answers`; `--write` writes that again."""
+
+    answers: pathlib.Path
+
+    def test_every_answer_is_as_the_table_says(self):
+        self.maxDiff = None
+        self.assertEqual(self.table(), self.answers.read_text())
+
+    @classmethod
+    def main(cls):
+        if sys.argv[1:] != ["--write"]:
+            return unittest.main()
+        case = cls("test_every_answer_is_as_the_table_says")
+        cls.setUpClass()
+        case.setUp()
+        cls.answers.write_text(case.table())
+        case.doCleanups()
+        cls.doClassCleanups()
 
 
 class CliTest(unittest.TestCase):

@@ -9,13 +9,10 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import time
-import unittest
 
-from cairn_cli import CAIRN, MAKE_STEP, CliTest
+from cairn_cli import CAIRN, MAKE_STEP, CliTest, Table
 
-TABLE = pathlib.Path(__file__).with_name("places.txt")
 TREES: dict = {}  # by name: (how to make it in a directory, the argument that means it)
 SYSTEMS = {
     "dcp": "dcp/step-4",
@@ -515,7 +512,9 @@ SMALL = ["--layers", "1", "--hidden", "16", "--heads", "2", "--vocab", "32"]
 POLICY = 'store = "{}"\nruns = ["{}"]\n[[class]]\nkeep = "full"\nevery = 1\n'
 
 
-class PlacesTest(CliTest):
+class PlacesTest(CliTest, Table):
+    answers = pathlib.Path(__file__).with_name("places.txt")
+
     def make_parts(self):
         parts = self.dir / "parts"
         for number in (2, 4, 6):
@@ -536,7 +535,7 @@ class PlacesTest(CliTest):
             facts = None
         return done.returncode, facts
 
-    def answers(self, root, argument):
+    def answers_of(self, root, argument):
         """By verb: its exit status, if it is not 0, and the places that it takes for checkpoints."""
 
         def at(path):
@@ -595,20 +594,10 @@ class PlacesTest(CliTest):
             for command in maker.last:
                 command()
             lines.append(f"{name.replace('_', ' ')} ({argument})")
-            lines += [f"  {verb:12} {answer}" for verb, answer in self.answers(root, argument).items()]
+            lines += [f"  {verb:12} {answer}" for verb, answer in self.answers_of(root, argument).items()]
             shutil.rmtree(root)
         return "\n".join(lines) + "\n"
 
-    def test_every_verb_answers_as_the_table_says(self):
-        self.maxDiff = None
-        self.assertEqual(self.table(), TABLE.read_text())
-
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        case = PlacesTest("test_every_verb_answers_as_the_table_says")
-        case.setUp()
-        TABLE.write_text(case.table())
-        case.doCleanups()
-    else:
-        unittest.main()
+    PlacesTest.main()

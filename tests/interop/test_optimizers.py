@@ -14,13 +14,17 @@ import unittest
 
 from harness import cairn, written_for
 
-TABLE = pathlib.Path(__file__).with_name("optimizers.txt")
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cli"))
+from cairn_cli import Table  # noqa: E402
+
 PROGRAMS = ("torch", "deepspeed", "megatron")
 TARGETS = ("native", "dcp", "torch-dist", "megatron", "megatron-deepspeed", "universal", "hf")
 FORMATS = ("dcp", "torch", "deepspeed", "universal", "torch_dist", "mp_rank")
 
 
-class OptimizersTest(unittest.TestCase):
+class OptimizersTest(Table, unittest.TestCase):
+    answers = pathlib.Path(__file__).with_name("optimizers.txt")
+
     @classmethod
     def setUpClass(cls):
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -59,7 +63,7 @@ class OptimizersTest(unittest.TestCase):
             done = cairn("convert", path, f"{out}/out", "--to", target, *config, status=None)
             return self.refusal(done) if done.returncode else self.roles(f"{out}/out")
 
-    def answers(self, path):
+    def answers_of(self, path):
         yield "inspect", self.roles(path)
         yield "verify", self.verified(path)
         yield "seal", self.sealed(path)
@@ -73,21 +77,11 @@ class OptimizersTest(unittest.TestCase):
             for path in sorted(at for place in self.places for at in place.glob(f"{kind}/*")):
                 lines.append(f"{kind} {path.stem}")
                 told = collections.defaultdict(list)
-                for verb, answer in self.answers(path):
+                for verb, answer in self.answers_of(path):
                     told[answer].append(verb)
                 lines += [f"  {', '.join(verbs)}: {answer}" for answer, verbs in told.items()]
         return "\n".join(lines) + "\n"
 
-    def test_every_format_answers_as_the_table_says(self):
-        self.maxDiff = None
-        self.assertEqual(self.table(), TABLE.read_text())
-
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        case = OptimizersTest("test_every_format_answers_as_the_table_says")
-        OptimizersTest.setUpClass()
-        TABLE.write_text(case.table())
-        OptimizersTest.doClassCleanups()
-    else:
-        unittest.main()
+    OptimizersTest.main()
