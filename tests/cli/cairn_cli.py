@@ -81,6 +81,24 @@ class CliTest(unittest.TestCase):
             self.assertRegex(done.stderr.splitlines()[-1], "^cairn: ")
         return done
 
+    def assert_one_tensor_reads_little(self, member):
+        """Of the store's tars, when it is restored."""
+        trace, one = self.dir / "trace", self.dir / "one.safetensors"
+        done = subprocess.run(["strace", "-f", "-y", "-e", "trace=pread64,read", "-o", trace, CAIRN, "archive", "restore", member, one,
+                               "--tensors", "layers.0.mlp.up.weight"], capture_output=True, text=True) if shutil.which("strace") else None
+        if done is None or done.returncode != 0 and "ptrace" in done.stderr:
+            self.skipTest("no strace here")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        read, pending = 0, {}
+        for line in trace.read_text().splitlines():
+            process, call = line.split(None, 1)
+            if "<unfinished" in call:
+                pending[process] = ".tar>" in call
+            elif "= " in call and (pending.pop(process, False) if " resumed>" in call else ".tar>" in call):
+                read += max(0, int(call.rsplit("= ", 1)[1].split()[0]))
+        self.assertGreater(read, 0)
+        self.assertLessEqual(read, 1.1 * one.stat().st_size + (1 << 20), f"{read} bytes were read for {one.stat().st_size}")
+
     def archive(self, *args, **kwargs):
         return self.cairn("archive", *args, **kwargs)
 

@@ -94,18 +94,7 @@ class BundleTest(CliTest):
             self.make_step("--hidden", 256, "--ffn", 1024, "--layers", 2, step=step)
         self.archive("run", "--policy", self.policy())
         self.archive("bundle", self.policy())
-        trace = self.dir / "trace"
-        done = subprocess.run(["strace", "-f", "-y", "-e", "trace=pread64,read", "-o", trace, CAIRN, "archive", "restore",
-                               f"{self.store}:gpt@40", self.dir / "one.safetensors", "--tensors", "layers.0.mlp.up.weight"],
-                              capture_output=True, text=True) if shutil.which("strace") else None
-        if done is None or done.returncode != 0 and "ptrace" in done.stderr:
-            self.skipTest("no strace here")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        read = sum(int(line.rpartition(" = ")[2].split()[0]) for line in trace.read_text().splitlines()
-                   if ".tar>" in line and line.rpartition(" = ")[1] and line.rpartition(" = ")[2].split()[0].isdigit())
-        size = (self.dir / "one.safetensors").stat().st_size
-        self.assertGreater(read, 0)
-        self.assertLessEqual(read, 1.1 * size + (1 << 20), f"{read} bytes were read for {size}")
+        self.assert_one_tensor_reads_little(f"{self.store}:gpt@40")
 
     def test_prune_removes_a_bundle_only_as_a_whole(self):
         policy = self.store_three()

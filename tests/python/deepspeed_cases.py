@@ -191,11 +191,7 @@ def cannot_write(rank, world, directory):
 
 
 def damage(path):
-    with open(path, "r+b") as file:
-        file.seek(os.path.getsize(path) // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
+    ranks.flip(path, os.path.getsize(path) // 2)
 
 
 def not_whole(rank, world, directory):

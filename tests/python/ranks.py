@@ -77,6 +77,15 @@ def free_port(rank, file):
     return int(pathlib.Path(file).read_text())
 
 
+def flip(path, at):
+    """One bit of the byte at `at`."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
 def python_of(page):
     """The blocks of Python in README.md or a page of docs/guide."""
     folder = ROOT if page == "README.md" else ROOT / "docs/guide"

@@ -70,14 +70,6 @@ def python(code):
     return done.stdout
 
 
-def flip(path, at):
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
-
-
 class ValuesTest(unittest.TestCase):
     def same(self, read, expected):
         """Type, shape and bits; only NaN for NaN if other code widened the value."""
@@ -455,7 +447,7 @@ class ErrorsTest(unittest.TestCase):
                 with cairn.open(path) as checkpoint:
                     data = checkpoint[key][0].tobytes()
                 file, at = self.place(path, data)
-                flip(file, at)
+                ranks.flip(file, at)
                 with cairn.open(path) as checkpoint:
                     with self.assertRaisesRegex(cairn.CorruptError, re.escape(file.name)):
                         checkpoint[key][0]
@@ -593,7 +585,7 @@ class RowsTest(unittest.TestCase):
         self.assertFalse((HERE / "run/verified").exists())
         shutil.copytree(HERE / "run", HERE / "damaged")
         file = next((HERE / "damaged").rglob("shard*"))
-        flip(file, file.stat().st_size // 2)
+        ranks.flip(file, file.stat().st_size // 2)
         bad = cairn.verify(HERE / "damaged")
         self.assertFalse(bad.ok)
         self.assertIn(file.name, bad[0]["file"] + bad[0]["what"])
