@@ -35,7 +35,6 @@ TEST(DataLoaderTest, TokensAfterAnEndOfDocumentAreNotCounted) {
   config.micro_batch_size = 2;
   const MicroBatch batch = batch_of();
   EXPECT_TRUE(batch.tokens.equal(at::tensor({1, 7, 2, 3, 7, 7, 4, 7}, at::kLong).view({2, 4})));
-  EXPECT_EQ(kNoLabel, -1);
   EXPECT_TRUE(batch.labels.equal(at::tensor({7, -1, 3, 7, -1, -1, 7, -1}, at::kLong).view({2, 4})));
 }
 
