@@ -113,8 +113,7 @@ class Checker {
   Status CheckMember(const Place& named) {
     const Store store(fs_, named.path);
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(store, named.member));
-    if (member.record)
-      CAIRN_RETURN_IF_ERROR(CheckOnDisk(fs_, FilesOf(store.Place(*member.record))));
+    if (member.record) CAIRN_RETURN_IF_ERROR(CheckOnDisk(fs_, FilesOf(store.Place(*member.record))));
     CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({store, member.tar}));
     if (member.form != Form::kFiles) {
       CheckNative(*view, view->root());

@@ -40,7 +40,8 @@ struct OpenedSource {
 // Steps that do not open are skipped, with a note; with the format "native" no other is taken.
 // `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 // Errors: NotFound, Corrupt, NotSupported naming the path.
-Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument, const OpenOptions& options = {});
+Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument,
+                                 const OpenOptions& options = {});
 Result<OpenedSource> OpenPlace(FileSystem& fs, const Place& place, const OpenOptions& options);
 
 // The same for a result without an optimizer: if the optimizer's state has a form that is not read, the
