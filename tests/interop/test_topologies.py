@@ -41,37 +41,18 @@ class Topologies(unittest.TestCase):
             self.assertAlmostEqual(row["loss"] / expected["loss"], 1, delta=TOLERANCE, msg=f"step {row['iteration']}")
             self.assertAlmostEqual(row["grad_norm"] / expected["grad_norm"], 1, delta=1e-4)
 
-    def check(self, *where, flags=()):
-        with self.subTest(tp_pp_dp_zero=where, flags=flags):
-            self.assert_equal_training(train(where, "--train-iters", str(STEPS), *flags))
-
     def test_the_reference_learns(self):
         self.assertLess(self.reference[-1]["loss"], self.reference[0]["loss"] - 0.5)
 
-    def test_tensor_parallel(self):
-        self.check(2, 1, 1, flags=("--checkpoint-activations",))
-
-    def test_pipeline(self):
-        self.check(1, 2, 1)
-        self.check(1, 3, 1, 1, flags=("--recompute-granularity", "full"))
-
-    def test_data_parallel(self):
-        self.check(1, 1, 2, 0, flags=("--reduce-bucket-size", "1000"))
-        self.check(1, 1, 2, 1, flags=("--reduce-bucket-size", "1000", "--checkpoint-activations"))
-        self.check(1, 1, 2, 2)
-        self.check(1, 1, 2, 3, flags=("--checkpoint-activations",))
-
-    def test_weights_in_tiles(self):
+    def test_every_mesh_gives_the_same_losses(self):
+        recompute, small = "--checkpoint-activations", ("--reduce-bucket-size", "1000")
         tiles = ("--memory-centric-tiled-linear", "--tile-factor", "3")
-        self.check(2, 1, 2, 3, flags=("--checkpoint-activations", *tiles))
-        self.check(1, 1, 1, 0, flags=tiles)
-
-    def test_tensor_parallel_in_a_pipeline(self):
-        self.check(2, 2, 1, 1, flags=("--checkpoint-activations",))
-
-    def test_all_three_at_once(self):
-        self.check(2, 2, 2, 0, flags=("--checkpoint-activations",))
-        self.check(2, 2, 2, 1)
+        for mesh, *flags in (
+                ((2, 1, 1), recompute), ((1, 2, 1),), ((1, 3, 1, 1), "--recompute-granularity", "full"), ((1, 1, 2, 0), *small),
+                ((1, 1, 2, 1), *small, recompute), ((1, 1, 2, 2),), ((1, 1, 2, 3), recompute), ((2, 1, 2, 3), recompute, *tiles),
+                ((1, 1, 1, 0), *tiles), ((2, 2, 1, 1), recompute), ((2, 2, 2, 0), recompute), ((2, 2, 2, 1),)):
+            with self.subTest(tp_pp_dp_zero=mesh, flags=flags):
+                self.assert_equal_training(train(mesh, "--train-iters", str(STEPS), *flags))
 
     def test_the_zero_stage_may_change_at_each_resume(self):
         small = ("--stage3-param-persistence-threshold", "100", "--stage3-max-reuse-distance", "0",
