@@ -8,6 +8,9 @@
 #include <set>
 
 #include "ckpt/families/expand.h"
+#include "ckpt/families/family.h"
+#include "ckpt/families/family_reader.h"
+#include "ckpt/families/foreign_model.h"
 #include "ckpt/families/hugging_face_config.h"
 #include "tests/support/make_step.h"
 #include "tests/support/random_config.h"

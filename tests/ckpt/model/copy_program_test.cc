@@ -6,6 +6,8 @@
 #include <map>
 #include <random>
 
+#include "ckpt/model/region.h"
+
 namespace cairn {
 namespace {
 

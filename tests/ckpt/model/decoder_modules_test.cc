@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "ckpt/model/canonical_modules.h"
+#include "ckpt/model/shape.h"
 
 namespace cairn {
 namespace {

@@ -6,6 +6,8 @@
 
 #include <span>
 
+#include "ckpt/model/topology.h"
+
 namespace cairn {
 namespace {
 

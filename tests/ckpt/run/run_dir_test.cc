@@ -12,6 +12,7 @@
 #include "ckpt/io/directory_room.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/tensor.h"
+#include "ckpt/run/branch.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {

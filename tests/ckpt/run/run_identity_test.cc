@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/io/directory_facts.h"
 #include "ckpt/model/layout.h"
 #include "tests/support/temp_dir.h"
 

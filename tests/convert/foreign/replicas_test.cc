@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/foreign/open_options.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "ckpt/io/page_cache.h"
+#include "ckpt/model/source.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/random_box_map.h"
 #include "tests/support/temp_dir.h"

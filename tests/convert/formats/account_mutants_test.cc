@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "convert/foreign/account.h"
+#include "convert/formats/deepspeed/zero_shards.h"
 #include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
 #include "tests/support/edited_torch.h"

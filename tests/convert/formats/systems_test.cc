@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "convert/foreign/layouts.h"
 #include "convert/foreign/stored_builder.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"

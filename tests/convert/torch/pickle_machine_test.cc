@@ -6,6 +6,7 @@
 #include <random>
 
 #include "convert/torch/pickle_emitter.h"
+#include "convert/torch/pickle_value.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {

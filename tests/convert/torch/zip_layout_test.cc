@@ -12,6 +12,7 @@
 #include "ckpt/io/paged_file.h"
 #include "convert/torch/crc32_sum.h"
 #include "convert/torch/pickle_emitter.h"
+#include "convert/torch/storage_layout.h"
 #include "convert/torch/torch_file.h"
 #include "tests/support/temp_dir.h"
 

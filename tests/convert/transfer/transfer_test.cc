@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "convert/stream/tensor_stream.h"
 #include "convert/verbs/export.h"
 #include "convert/verbs/reshape.h"
 #include "convert/verbs/strip.h"

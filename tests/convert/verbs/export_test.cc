@@ -9,6 +9,7 @@
 #include "ckpt/families/expand.h"
 #include "ckpt/families/families.h"
 #include "ckpt/step/step_reader.h"
+#include "convert/foreign/write_options.h"
 #include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
 #include "tests/support/faulty_file_system.h"

@@ -18,7 +18,7 @@ Result<ParsedCommandLine> Small(const std::string& words) {
       words);
 }
 
-// What it says to them on so many ranks; empty: nothing.
+// What it says to them on this many ranks; empty: nothing.
 std::string Said(const std::string& words, int world) {
   const auto parsed = Small(words);
   if (!parsed.ok()) return parsed.status().message();
@@ -75,7 +75,7 @@ TEST(TrainConfigTest, MissingFileIsNotFound) {
   EXPECT_EQ(ParseWords("--config /nowhere/x.toml").status().kind(), StatusKind::kNotFound);
 }
 
-TEST(ValidateTest, NamesWhatDoesNotFit) {
+TEST(ValidateTest, NamesTheFlagThatDoesNotFit) {
   const std::string two = "--pipeline-model-parallel-size 2 ";
   const std::string runs = two + "--num-virtual-stages-per-pipeline-rank 2 ";
   const std::string halves = "--checkpoint-activations --split-transformers --recompute-num-layers ";

@@ -2,6 +2,7 @@
 
 #include "runtime/data/blend_index.h"
 #include "runtime/data/blend_spec.h"
+#include "runtime/data/blended_dataset.h"
 #include "runtime/data/data_sets.h"
 #include "tests/runtime/data/dataset_fixture.h"
 

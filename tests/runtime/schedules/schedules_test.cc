@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/control/train_state.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/grad_scaler.h"
 #include "runtime/schedules/lr_schedule.h"

@@ -9,6 +9,7 @@
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tools/check/model_check.h"
+#include "tools/check/sample_check.h"
 #include "tools/check/value_check.h"
 
 namespace cairn {

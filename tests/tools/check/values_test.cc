@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "ckpt/base/chunks.h"
+#include "ckpt/base/dtype.h"
 #include "convert/stream/decode_values.h"
 #include "convert/stream/value_distance.h"
 #include "tools/check/value_stats.h"

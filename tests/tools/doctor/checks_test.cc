@@ -9,6 +9,7 @@
 #include "tests/support/no_exchange.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wrapped_file_system.h"
+#include "tools/doctor/finding.h"
 
 namespace cairn {
 namespace {

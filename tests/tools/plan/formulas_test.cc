@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "ckpt/model/training_flops.h"
 #include "tools/plan/calibration.h"
 
 namespace cairn {

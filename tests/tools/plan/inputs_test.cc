@@ -3,7 +3,9 @@
 
 #include <fstream>
 
+#include "ckpt/model/save_interval.h"
 #include "tests/support/temp_dir.h"
+#include "tools/plan/cluster.h"
 #include "tools/plan/iteration_work.h"
 #include "tools/plan/sbatch.h"
 #include "tools/plan/training.h"

@@ -6,6 +6,7 @@
 
 #include "ckpt/families/hugging_face_config.h"
 #include "tools/plan/formulas.h"
+#include "tools/plan/run_setup.h"
 #include "tools/plan/sbatch.h"
 #include "tools/plan/search.h"
 #include "tools/plan/stage_layers.h"

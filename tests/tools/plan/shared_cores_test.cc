@@ -5,6 +5,7 @@
 
 #include "tests/bench/cross_validation.h"
 #include "tools/plan/calibration.h"
+#include "tools/plan/constants.h"
 
 namespace cairn {
 namespace {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/tools/report/sample_logs.h"
+#include "tools/report/training_start.h"
 
 namespace cairn {
 namespace {
@@ -108,55 +109,48 @@ TEST(LogReaderTest, CountsLinesOfSeveralRanksOnce) {
 }
 
 TEST(LogReaderTest, ReadsTheConfigurationFromTheArguments) {
-  const RunConfig config = OneStart(Dump(8, 12, 384, 2, 2048) + NewLine(1, 10, 1)).config;
-  EXPECT_EQ(config.gpus, 384);
-  EXPECT_EQ(config.dp, 4);
-  EXPECT_EQ(config.tp, 8);
-  EXPECT_EQ(config.pp, 12);
-  EXPECT_EQ(config.mbs, 2);
-  EXPECT_EQ(config.gbs, 2048);
-  EXPECT_EQ(config.hidden, 14336);
-  EXPECT_EQ(config.layers, 72);
-  EXPECT_EQ(config.padded_vocab, 250880);
-  EXPECT_EQ(config.zero, 1);
-  EXPECT_EQ(config.recompute, true);
-  EXPECT_EQ(config.precision, "bf16");
+  EXPECT_EQ(OneStart(Dump(8, 12, 384, 2, 2048) + NewLine(1, 10, 1)).config, (RunConfig{.gpus = 384,
+                                                                                       .tp = 8,
+                                                                                       .pp = 12,
+                                                                                       .dp = 4,
+                                                                                       .mbs = 2,
+                                                                                       .gbs = 2048,
+                                                                                       .zero = 1,
+                                                                                       .layers = 72,
+                                                                                       .hidden = 14336,
+                                                                                       .heads = 112,
+                                                                                       .seq = 2048,
+                                                                                       .padded_vocab = 250880,
+                                                                                       .recompute = true,
+                                                                                       .precision = "bf16"}));
 }
 
 TEST(LogReaderTest, ReadsTheWorldSizeOfEachMegatronVersion) {
-  const RunConfig first = OneStart("using world size: 16 and model-parallel size: 2 \n").config;
-  EXPECT_EQ(first.gpus, 16);
-  EXPECT_EQ(first.tp, 2);
-  const RunConfig core =
-      OneStart(
-          "using world size: 64, data-parallel size: 2, context-parallel size: 4, hierarchical "
-          "context-parallel sizes: None, encoder-tensor-model-parallel size: 3, "
-          "tensor-model-parallel size: 8, pipeline-model-parallel size: 1\n")
-          .config;
-  EXPECT_EQ(core.gpus, 64);
-  EXPECT_EQ(core.dp, 2);
-  EXPECT_EQ(core.cp, 4);
-  EXPECT_EQ(core.tp, 8);
-  EXPECT_EQ(core.pp, 1);
+  EXPECT_EQ(OneStart("using world size: 16 and model-parallel size: 2 \n").config,
+            (RunConfig{.gpus = 16, .tp = 2}));
+  EXPECT_EQ(OneStart("using world size: 64, data-parallel size: 2, context-parallel size: 4, hierarchical "
+                     "context-parallel sizes: None, encoder-tensor-model-parallel size: 3, "
+                     "tensor-model-parallel size: 8, pipeline-model-parallel size: 1\n")
+                .config,
+            (RunConfig{.gpus = 64, .tp = 8, .pp = 1, .dp = 2, .cp = 4}));
 }
 
 TEST(LogReaderTest, ReadsTheConfigurationFromCommandLinesAndJson) {
-  const RunConfig config = OneStart(
-                               "+ srun python -u pretrain_gpt.py --tensor-model-parallel-size 4 "
-                               "--pipeline-model-parallel-size=2 --hidden-size 1024 "
-                               "--seq-length 512 --fp16 --recompute-granularity full\n"
-                               "    \"train_micro_batch_size_per_gpu\": 3, \"train_batch_size\": 24,\n"
-                               "  \"zero_optimization\": {\"stage\": 2},\n")
-                               .config;
-  EXPECT_EQ(config.tp, 4);
-  EXPECT_EQ(config.pp, 2);
-  EXPECT_EQ(config.hidden, 1024);
-  EXPECT_EQ(config.seq, 512);
-  EXPECT_EQ(config.precision, "fp16");
-  EXPECT_EQ(config.recompute, true);
-  EXPECT_EQ(config.mbs, 3);
-  EXPECT_EQ(config.gbs, 24);
-  EXPECT_EQ(config.zero, 2);
+  EXPECT_EQ(OneStart("+ srun python -u pretrain_gpt.py --tensor-model-parallel-size 4 "
+                     "--pipeline-model-parallel-size=2 --hidden-size 1024 "
+                     "--seq-length 512 --fp16 --recompute-granularity full\n"
+                     "    \"train_micro_batch_size_per_gpu\": 3, \"train_batch_size\": 24,\n"
+                     "  \"zero_optimization\": {\"stage\": 2},\n")
+                .config,
+            (RunConfig{.tp = 4,
+                       .pp = 2,
+                       .mbs = 3,
+                       .gbs = 24,
+                       .zero = 2,
+                       .hidden = 1024,
+                       .seq = 512,
+                       .recompute = true,
+                       .precision = "fp16"}));
 }
 
 TEST(LogReaderTest, ReadsDeepSpeedsLines) {

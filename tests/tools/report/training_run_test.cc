@@ -7,6 +7,7 @@
 #include "tests/tools/report/sample_logs.h"
 #include "tools/report/report_columns.h"
 #include "tools/report/run_summary.h"
+#include "tools/report/sample_series.h"
 
 namespace cairn {
 namespace {

@@ -18,8 +18,11 @@
 #include "tests/support/transfers.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/restore.h"
+#include "tools/place/finished.h"
 #include "tools/place/place.h"
+#include "tools/place/step_files.h"
 #include "tools/seal/seal_check.h"
+#include "tools/seal/seal_record.h"
 #include "tools/seal/sealer.h"
 
 namespace cairn {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tools/serve/packet.h"
+#include "tools/serve/state_table.h"
+
 namespace cairn {
 namespace {
 

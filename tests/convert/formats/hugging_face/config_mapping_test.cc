@@ -7,6 +7,7 @@
 
 #include "ckpt/families/expand.h"
 #include "ckpt/families/hugging_face_config.h"
+#include "convert/formats/hugging_face/config_model.h"
 #include "tests/support/random_config.h"
 
 namespace cairn {

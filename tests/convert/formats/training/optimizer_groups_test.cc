@@ -6,6 +6,7 @@
 #include "convert/formats/systems.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/training_state.h"
+#include "convert/formats/training/training_tensors.h"
 #include "tests/support/made_source.h"
 #include "tests/support/make_step.h"
 

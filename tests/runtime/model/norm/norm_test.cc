@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "runtime/comm/nccl_backend.h"
+#include "runtime/model/norm/narrow_float.h"
 #include "runtime/model/norm/norm_core.h"
+#include "runtime/model/norm/norm_kernels.h"
 #include "tests/support/gpu.h"
 
 namespace cairn {

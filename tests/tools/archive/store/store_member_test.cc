@@ -13,6 +13,7 @@
 #include "tests/support/temp_dir.h"
 #include "tools/archive/store/delete.h"
 #include "tools/archive/store/restore.h"
+#include "tools/archive/store/verify.h"
 #include "tools/archive/tar/tar_file_system.h"
 
 namespace cairn {
