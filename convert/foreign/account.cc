@@ -171,19 +171,19 @@ std::vector<SummedRecord> Account::RecordsIn(const std::vector<std::string>& fil
   return records;
 }
 
-void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
+void Account::Omit(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
   if (bytes > 0) ledgers_[file].claims.push_back({begin, begin + bytes, LabelOf(fate)});
   names_.emplace(fate, std::move(name));
 }
 
-void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array) {
+void Account::Omit(Fate fate, const StoredCatalog& catalog, const StoredArray& array) {
   names_.emplace(fate, array.name);
   for (const StoredExtent& extent : array.extents)
-    Leave(fate, catalog.files[extent.file], extent.file_offset, extent.range.size() * SizeOf(array.dtype),
-          array.name);
+    Omit(fate, catalog.files[extent.file], extent.file_offset, extent.range.size() * SizeOf(array.dtype),
+         array.name);
 }
 
-void Account::Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name) {
+void Account::Omit(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name) {
   const auto found = tensor.storage ? file.storages().find(tensor.storage->key) : file.storages().end();
   if (found == file.storages().end()) return;
   names_.emplace(fate, name);
@@ -191,20 +191,20 @@ void Account::Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, c
     optimizer_left_.insert(name);
   for (auto [from, to] : BytesOf(tensor)) {
     to = std::min(to, found->second.bytes);
-    if (from < to) Leave(fate, file.name(), found->second.file_offset + from, to - from, name);
+    if (from < to) Omit(fate, file.name(), found->second.file_offset + from, to - from, name);
   }
 }
 
-void Account::LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name) {
+void Account::OmitBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name) {
   ForEachReference(value, name, [&](const Reference& reference) {
-    if (reference.tensor) return Leave(fate, file, *reference.tensor, reference.path);
+    if (reference.tensor) return Omit(fate, file, *reference.tensor, reference.path);
     const auto found = file.storages().find(reference.storage->key);
     if (found != file.storages().end())
-      Leave(fate, file.name(), found->second.file_offset, found->second.bytes, reference.path);
+      Omit(fate, file.name(), found->second.file_offset, found->second.bytes, reference.path);
   });
 }
 
-Status Account::LeaveRest(const TorchFile& file, const std::set<std::string>& taken, ReaderOptions& options) {
+Status Account::OmitRest(const TorchFile& file, const std::set<std::string>& taken, ReaderOptions& options) {
   const PyValue& root = file.root();
   if (!root.is(PyKind::kDict)) return OkStatus();
   for (size_t i = 0; i + 1 < root.items.size(); i += 2) {
@@ -222,7 +222,7 @@ Status Account::LeaveRest(const TorchFile& file, const std::set<std::string>& ta
           "{}: {} holds {} tensors that Cairn has no place for ({} is the first); --allow '{}' leaves them "
           "out",
           file.name(), key, elements, first, key);
-    LeaveBelow(state ? Fate::kTrainingState : Fate::kAllowed, file, *root.items[i + 1], key);
+    OmitBelow(state ? Fate::kTrainingState : Fate::kAllowed, file, *root.items[i + 1], key);
   }
   return OkStatus();
 }

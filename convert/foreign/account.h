@@ -60,15 +60,15 @@ class Account {
   // The records of those storages that have a CRC-32, in files of this list.
   std::vector<SummedRecord> RecordsIn(const std::vector<std::string>& files) const;
 
-  void Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
+  void Omit(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
   // The stretches of an array, which no part reads.
-  void Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
-  void Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name);
+  void Omit(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
+  void Omit(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name);
   // All tensors and bare storages below `value`, in any container.
-  void LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name);
+  void OmitBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name);
   // A value that is in no tensor and that no part of the result states. Its bytes, if any, are declared like
   // others.
-  void LeaveBehind(std::string name) { left_behind_.insert(std::move(name)); }
+  void OmitValue(std::string name) { left_behind_.insert(std::move(name)); }
   // The tensors of this name are an optimizer's.
   void CountAsOptimizer(const std::string& tensor) { optimizer_.insert(tensor); }
   // An array of the catalog that is compared with the one that is read.
@@ -77,7 +77,7 @@ class Account {
   // Entries of the dict at a file's top that `taken` does not name: random states and schedules are
   // kTrainingState, those that `options` allow are kAllowed. Errors: NotSupported naming one with elements
   // that is neither.
-  Status LeaveRest(const TorchFile& file, const std::set<std::string>& taken, ReaderOptions& options);
+  Status OmitRest(const TorchFile& file, const std::set<std::string>& taken, ReaderOptions& options);
 
   // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
   // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},

@@ -158,8 +158,8 @@ class DcpReader {
     else if (number && !unread)
       TakeNumber(tensor.name, tensor.path, *number);
     if (hyper || !tensor.dtype) {
-      if (!number) builder_.account.LeaveBehind(tensor.name);
-      return items_.Leave(Fate::kTrainingState, tensor);
+      if (!number) builder_.account.OmitValue(tensor.name);
+      return items_.Omit(Fate::kTrainingState, tensor);
     }
     others_.insert(tensor.name);
     return AddArrays(tensor, {.name = tensor.name, .shape = tensor.shape}, Role::kTraining);
@@ -167,14 +167,14 @@ class DcpReader {
 
   Status Add(const DcpTensor& tensor, const DcpPlace& place) {
     if (leave_optimizer_ && !place.training && place.role != Role::kWeight)
-      return items_.Leave(Fate::kAllowed, tensor);
+      return items_.Omit(Fate::kAllowed, tensor);
     if (IsAllowed(options_, tensor.name)) {
       manifest_.history.push_back("left out " + tensor.name);
-      return items_.Leave(Fate::kAllowed, tensor);
+      return items_.Omit(Fate::kAllowed, tensor);
     }
     if (place.training) return AddTrainingState(tensor);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
-      return items_.Leave(Fate::kTrainingState, tensor);
+      return items_.Omit(Fate::kTrainingState, tensor);
     return AddArrays(tensor, SpecOf(tensor, place), *place.role);
   }
 
@@ -284,7 +284,7 @@ class DcpReader {
       groups_.Add(bytes.name, bytes.path, HyperParameter(file.root()));
     else if (const auto place = DcpStatePlace(bytes.name, optimizers_))
       return ReadPlainState(bytes, *place, plain);
-    builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), bytes.name);
+    builder_.account.OmitBelow(Fate::kTrainingState, file, file.root(), bytes.name);
     return OkStatus();
   }
   // Neither a hyper-parameter nor a state of an optimizer that is read.
@@ -293,7 +293,7 @@ class DcpReader {
     return !DcpParamGroups::IsOne(bytes.name, bytes.path) && !DcpStatePlace(bytes.name, optimizers_);
   }
   Status AddOther(const DcpBytes& bytes) {
-    if (IsAllowed(options_, bytes.name)) return items_.Leave(Fate::kAllowed, bytes.name, bytes.item);
+    if (IsAllowed(options_, bytes.name)) return items_.Omit(Fate::kAllowed, bytes.name, bytes.item);
     others_.insert(bytes.name);
     const StoredArray array = items_.Whole(bytes.name, bytes.item, builder_.AddFile(bytes.item.file));
     CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = bytes.name, .shape = array.shape},
@@ -307,7 +307,7 @@ class DcpReader {
     if (plain && plain->is_null()) return OkStatus();
     if (IsAllowed(options_, bytes.name) || IsAllowed(options_, "optimizer")) {
       manifest_.history.push_back("left out " + bytes.name);
-      return items_.Leave(Fate::kAllowed, bytes.name, bytes.item);
+      return items_.Omit(Fate::kAllowed, bytes.name, bytes.item);
     }
     if (place.role == Role::kStep && plain && plain->is_number()) {
       const double step = plain->get<double>();

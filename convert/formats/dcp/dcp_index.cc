@@ -312,14 +312,14 @@ Status DcpItems::ListAll(const DcpIndex& index) {
   return OkStatus();
 }
 
-Status DcpItems::Leave(Fate fate, const std::string& name, const DcpItem& item) {
+Status DcpItems::Omit(Fate fate, const std::string& name, const DcpItem& item) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, Open(name, item));
-  account_.LeaveBelow(fate, file, file.root(), name);
+  account_.OmitBelow(fate, file, file.root(), name);
   return OkStatus();
 }
 
-Status DcpItems::Leave(Fate fate, const DcpTensor& tensor) {
-  for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(Leave(fate, tensor.name, chunk.item));
+Status DcpItems::Omit(Fate fate, const DcpTensor& tensor) {
+  for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(Omit(fate, tensor.name, chunk.item));
   return OkStatus();
 }
 

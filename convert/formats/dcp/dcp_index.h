@@ -82,8 +82,8 @@ class DcpItems {
   // Lists all items of an index that were not opened yet.
   Status ListAll(const DcpIndex& index);
   // Declares an item, or all chunks of a tensor, to the account.
-  Status Leave(Fate fate, const std::string& name, const DcpItem& item);
-  Status Leave(Fate fate, const DcpTensor& tensor);
+  Status Omit(Fate fate, const std::string& name, const DcpItem& item);
+  Status Omit(Fate fate, const DcpTensor& tensor);
   // The chunk's tensor as an array; of the chunk's shape.
   Result<StoredArray> Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index);
   // The number that a tensor of one element or a plain value is; nothing for others.

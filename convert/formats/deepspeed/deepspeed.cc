@@ -38,7 +38,7 @@ class DeepSpeedOpener : RankSlices {
     CAIRN_ASSIGN_OR_RETURN(const OptimizerFacts optimizer, ReadOptimizers(*this));
     CAIRN_RETURN_IF_ERROR(AddFrozen());
     CAIRN_RETURN_IF_ERROR(CheckNames());
-    for (const TorchFile& model : models) CAIRN_RETURN_IF_ERROR(LeaveRest(model));
+    for (const TorchFile& model : models) CAIRN_RETURN_IF_ERROR(OmitRest(model));
     CAIRN_RETURN_IF_ERROR(JoinSlices(*this));
     CAIRN_RETURN_IF_ERROR(AddCopies());
     manifest.state.update(MegatronState(root()));
@@ -150,7 +150,7 @@ class DeepSpeedOpener : RankSlices {
       }
       for (const TorchFile& other : others) {
         CAIRN_RETURN_IF_ERROR(ReadCopies(rank, other));
-        CAIRN_RETURN_IF_ERROR(LeaveRest(other));
+        CAIRN_RETURN_IF_ERROR(OmitRest(other));
       }
     }
     return OkStatus();
@@ -175,7 +175,7 @@ class DeepSpeedOpener : RankSlices {
       const uint64_t all = part.shape.Volume(), count = std::min(all, volume - end);
       Append(joined, StretchOf(part, 0, {count}), end);
       if (count < all)
-        builder.account.Leave(Fate::kAlignment, builder.catalog, StretchOf(part, count, {all - count}));
+        builder.account.Omit(Fate::kAlignment, builder.catalog, StretchOf(part, count, {all - count}));
       end += count;
     }
     if (end != volume)
@@ -210,7 +210,7 @@ class DeepSpeedOpener : RankSlices {
     });
     const std::string name = array.name;
     if (!known) return Take(name, tp, Role::kWeight, std::move(array), models[rank].name());
-    builder.account.Leave(Fate::kReplica, builder.catalog, array);
+    builder.account.Omit(Fate::kReplica, builder.catalog, array);
     return OkStatus();
   }
 
@@ -222,7 +222,7 @@ class DeepSpeedOpener : RankSlices {
     return ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
       if (tensor.shape == Dims{0} && placeholders.contains(key)) return OkStatus();
       if (layers.megatron && IsMegatronBuffer(key)) {
-        builder.account.Leave(Fate::kBuffer, other, tensor, key);
+        builder.account.Omit(Fate::kBuffer, other, tensor, key);
         return OkStatus();
       }
       CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayIn(other, tensor, key));
@@ -267,8 +267,8 @@ class DeepSpeedOpener : RankSlices {
     return OkStatus();
   }
 
-  Status LeaveRest(const TorchFile& model) {
-    return builder.account.LeaveRest(model, {"module", "optimizer", "frozen_param_fragments"}, options)
+  Status OmitRest(const TorchFile& model) {
+    return builder.account.OmitRest(model, {"module", "optimizer", "frozen_param_fragments"}, options)
         .WithContext(directory());
   }
 

@@ -57,7 +57,7 @@ class OptimizerReader {
     ForgetOptimizers(without);
     for (const auto& [ranks, name] : ranks_.files.optimizers) {
       const Result<TorchFile> file = builder_.OpenFile(ranks_.fs, ranks_.directory(), name);
-      if (file.ok()) builder_.account.LeaveBelow(Fate::kAllowed, *file, file->root(), "optimizer");
+      if (file.ok()) builder_.account.OmitBelow(Fate::kAllowed, *file, file->root(), "optimizer");
     }
     return OkStatus();
   }
@@ -111,7 +111,7 @@ class OptimizerReader {
       LeaveSteps(shards);
       if (masters_alone) LeaveMoments(shards);
       for (const StoredArray& array : contents.alignment)
-        builder_.account.Leave(Fate::kAlignment, builder_.catalog, array);
+        builder_.account.Omit(Fate::kAlignment, builder_.catalog, array);
       manifest_.topology.zero = contents.stage;
       manifest_.topology.dp = static_cast<int>(shards.size());
       manifest_.state.update(contents.state);
@@ -121,7 +121,7 @@ class OptimizerReader {
         if (masters || role != Role::kMaster)
           CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), role, std::move(tensor), shards[0].path()));
         else
-          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor);
+          builder_.account.Omit(Fate::kReplica, builder_.catalog, tensor);
     }
     if (!facts_.doubts.empty())
       manifest_.history.push_back(facts_.doubts[0] +
@@ -154,7 +154,7 @@ class OptimizerReader {
         name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
         // The last stage has the whole embedding, but only the tied weights of it are kept up to date.
         if (rank >= ranks_.layers.tp && name != "word_embeddings.weight") {
-          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor);
+          builder_.account.Omit(Fate::kReplica, builder_.catalog, tensor);
           return OkStatus();
         }
       }
@@ -166,14 +166,14 @@ class OptimizerReader {
     for (const TorchFile& shard : shards)
       for (const char* key : {"base_optimizer_state", "optimizer_state_dict"})
         if (const PyValue* moments = Find(*Find(shard.root(), "optimizer_state_dict"), key))
-          builder_.account.LeaveBelow(Fate::kAllowed, shard, *moments, "optimizer");
+          builder_.account.OmitBelow(Fate::kAllowed, shard, *moments, "optimizer");
   }
 
   // The numbers of updates, which all ranks and groups have.
   void LeaveSteps(const std::vector<TorchFile>& shards) {
     for (const TorchFile& shard : shards)
       for (const auto& [key, tensor] : NumbersOf(shard.root()))
-        builder_.account.Leave(Fate::kTrainingState, shard, *tensor, key);
+        builder_.account.Omit(Fate::kTrainingState, shard, *tensor, key);
   }
 
   // Megatron's states cannot hold one number for a whole parameter; masters are kept.
@@ -187,7 +187,7 @@ class OptimizerReader {
         NumberHasNoPlace(number->tensor.name, number->role).WithContext(ranks_.directory())));
     std::erase_if(ranks_.slices, [&](const RankSlice& slice) {
       if (!IsOptimizerState(slice.role) || slice.role == Role::kMaster) return false;
-      builder_.account.Leave(Fate::kAllowed, builder_.catalog, slice.tensor);
+      builder_.account.Omit(Fate::kAllowed, builder_.catalog, slice.tensor);
       return true;
     });
     manifest_.state.erase("param_groups");
@@ -210,14 +210,14 @@ class OptimizerReader {
     const Status status = ReadUnsharded(ranks_, rank, own, facts_);
     if (!status.ok()) return ranks_.Fail(own.file->name(), status);
     for (const auto& [key, tensor] : NumbersOf(*own.optimizer))
-      builder_.account.Leave(Fate::kTrainingState, *own.file, *tensor, "optimizer." + key);
+      builder_.account.Omit(Fate::kTrainingState, *own.file, *tensor, "optimizer." + key);
     return OkStatus();
   }
   Status LeaveUnshardedOptimizers() {
     for (const auto* files : {&ranks_.models, &expert_files_})
       for (const TorchFile& file : *files)
         if (const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict))
-          builder_.account.LeaveBelow(Fate::kAllowed, file, *optimizer, "optimizer");
+          builder_.account.OmitBelow(Fate::kAllowed, file, *optimizer, "optimizer");
     return OkStatus();
   }
 

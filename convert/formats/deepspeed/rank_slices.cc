@@ -171,11 +171,11 @@ Status JoinByName(RankSlices& ranks, const Places& weights) {
 Status RankSlices::Take(const std::string& name, int tp, Role role, StoredArray array,
                         const std::string& file) {
   if (layers.megatron && IsMegatronBuffer(name)) {
-    builder.account.Leave(Fate::kBuffer, builder.catalog, array);
+    builder.account.Omit(Fate::kBuffer, builder.catalog, array);
     return OkStatus();
   }
   if (IsAllowed(options, name)) {
-    builder.account.Leave(Fate::kAllowed, builder.catalog, array);
+    builder.account.Omit(Fate::kAllowed, builder.catalog, array);
     return OkStatus();
   }
   MegatronName place{kBeforeLayers, name};

@@ -119,12 +119,12 @@ class UniversalOpener {
     CAIRN_RETURN_IF_ERROR(ForEachTensor(
         root,
         [&](const std::string& key, const TensorRef& tensor) {
-          builder_.account.Leave(IsPartOfStates(key) ? Fate::kReplica : Fate::kTrainingState, file, tensor,
-                                 "optimizer_state." + key);
+          builder_.account.Omit(IsPartOfStates(key) ? Fate::kReplica : Fate::kTrainingState, file, tensor,
+                                "optimizer_state." + key);
           return OkStatus();
         },
         [&](const std::string& key, const PyValue& value, const Status&) {
-          builder_.account.LeaveBelow(Fate::kTrainingState, file, value, "optimizer_state." + key);
+          builder_.account.OmitBelow(Fate::kTrainingState, file, value, "optimizer_state." + key);
           return OkStatus();
         }));
     const PyValue* base = Find(root, "optimizer_state_dict");
@@ -234,7 +234,7 @@ class UniversalOpener {
 
   Status LeaveFile(Fate fate, const std::string& relative, const std::string& name) {
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, relative));
-    builder_.account.LeaveBelow(fate, file, file.root(), name);
+    builder_.account.OmitBelow(fate, file, file.root(), name);
     return OkStatus();
   }
 
@@ -243,11 +243,11 @@ class UniversalOpener {
     const TorchFile& file = states_[state];
     builder_.account.AddFile(file);
     CAIRN_RETURN_IF_ERROR(
-        builder_.account.LeaveRest(file, {"module", "optimizer", "frozen_param_fragments"}, options_)
+        builder_.account.OmitRest(file, {"module", "optimizer", "frozen_param_fragments"}, options_)
             .WithContext(directory_));
     for (const char* key : {"optimizer", "frozen_param_fragments"})
       if (const PyValue* value = Find(file.root(), key))
-        builder_.account.LeaveBelow(Fate::kReplica, file, *value, key);
+        builder_.account.OmitBelow(Fate::kReplica, file, *value, key);
     const PyValue* module = Find(file.root(), "module");
     if (!module || module->is(PyKind::kNone)) return OkStatus();
     const std::set<std::string> known(names_.begin(), names_.end());
@@ -255,7 +255,7 @@ class UniversalOpener {
       const bool placeholder = tensor.shape == Dims{0} && shapes_.contains(key);
       const bool buffer = megatron && IsMegatronBuffer(key);
       if (known.contains(key) || placeholder || buffer || state > 0 || megatron) {
-        builder_.account.Leave(buffer ? Fate::kBuffer : Fate::kReplica, file, tensor, key);
+        builder_.account.Omit(buffer ? Fate::kBuffer : Fate::kReplica, file, tensor, key);
         return OkStatus();
       }
       CAIRN_ASSIGN_OR_RETURN(const StoredArray array, builder_.ArrayIn(file, tensor, key));

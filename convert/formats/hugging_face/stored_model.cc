@@ -78,7 +78,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, WeightFiles fi
     builder.catalog.parts.push_back({tensor.Stored(part), numbers[part.tensor], array});
   }
   for (const auto& [fate, tensors] : mapping.left)
-    for (const uint32_t tensor : tensors) builder.account.Leave(fate, builder.catalog, files.tensors[tensor]);
+    for (const uint32_t tensor : tensors) builder.account.Omit(fate, builder.catalog, files.tensors[tensor]);
   const std::string about = RunTextOf(manifest.model);
   if (!manifest.model.empty()) NoteDtype(builder.catalog, manifest.model);
   manifest.history = LeaveOutFields(allow, manifest.model);

@@ -66,11 +66,11 @@ Status CheckCopy(const std::string& path, const StoredArray& tensor, const std::
 // A tensor that is read from another file.
 void LeaveCopy(const StoredArray& tensor, WeightFiles& files) {
   for (const StoredExtent& extent : tensor.extents)
-    files.account.Leave(Fate::kReplica, files.names[extent.file], extent.file_offset,
-                        extent.range.size() * SizeOf(tensor.dtype), tensor.name);
+    files.account.Omit(Fate::kReplica, files.names[extent.file], extent.file_offset,
+                       extent.range.size() * SizeOf(tensor.dtype), tensor.name);
   if (!tensor.extents.empty())
-    files.account.LeaveBehind(fmt::format("{} in {}, as the index names another file", tensor.name,
-                                          files.names[tensor.extents[0].file]));
+    files.account.OmitValue(fmt::format("{} in {}, as the index names another file", tensor.name,
+                                        files.names[tensor.extents[0].file]));
 }
 
 Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, const std::string& name,

@@ -257,7 +257,7 @@ Status MegatronBuckets::Read(DcpItems& items, MegatronOptimizer& optimizer, Stor
 Status MegatronBuckets::Assemble(MegatronAssembler& assembler, StoredBuilder& builder) const {
   for (const MegatronWeight& head : heads_)
     for (const auto& [role, states] : head.states)
-      builder.account.Leave(Fate::kReplica, builder.catalog, states);
+      builder.account.Omit(Fate::kReplica, builder.catalog, states);
   for (const auto& [owner, rank] : held_)
     for (const auto& [ordinal, held] : rank)
       for (const auto& [role, states] : held.weight.states) {
@@ -267,7 +267,7 @@ Status MegatronBuckets::Assemble(MegatronAssembler& assembler, StoredBuilder& bu
           const bool replica = owner.second > 0 && box.extent == held.shape;
           StoredArray slice = StretchOf(states, begin, box.extent);
           if (replica)
-            builder.account.Leave(Fate::kReplica, builder.catalog, slice);
+            builder.account.Omit(Fate::kReplica, builder.catalog, slice);
           else
             CAIRN_RETURN_IF_ERROR(
                 assembler.Add({held.name.name, held.name.layer, 0, role, std::move(slice), held.shape, box}));

@@ -129,17 +129,17 @@ class MegatronDistOpener {
     for (const DcpTensor& tensor : index.tensors) {
       if (MegatronBuckets::IsOne(tensor.name)) continue;
       if (IsAllowed(options_, tensor.name)) {
-        CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
+        CAIRN_RETURN_IF_ERROR(items_.Omit(Fate::kAllowed, tensor));
         continue;
       }
       const auto name = ParseDistName(tensor.name);
       const bool step = IsCommonStep(tensor.name);
       const bool left_out = !cut.ok() && IsOfOptimizer(tensor.name);
       if (IsMegatronBuffer(tensor.name) || step || left_out) {
-        CAIRN_RETURN_IF_ERROR(items_.Leave(left_out ? Fate::kAllowed
-                                           : step   ? Fate::kTrainingState
-                                                    : Fate::kBuffer,
-                                           tensor));
+        CAIRN_RETURN_IF_ERROR(items_.Omit(left_out ? Fate::kAllowed
+                                          : step   ? Fate::kTrainingState
+                                                   : Fate::kBuffer,
+                                          tensor));
         continue;
       }
       if (!name) return HasNoPlace(tensor.name).WithContext(directory_);
@@ -159,7 +159,7 @@ class MegatronDistOpener {
     for (const DcpBytes& bytes : index.bytes) {
       const std::string name = bytes.name.substr(0, bytes.name.find('/'));
       if (IsAllowed(options_, name)) {
-        CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, bytes.name, bytes.item));
+        CAIRN_RETURN_IF_ERROR(items_.Omit(Fate::kAllowed, bytes.name, bytes.item));
         continue;
       }
       const bool buffer = IsMegatronBuffer(name);
@@ -167,9 +167,9 @@ class MegatronDistOpener {
           kStateItems, [&](auto known) { return WithoutChained(name).starts_with(known); });
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
       const Fate fate = buffer && IsEmptyState(file.root()) ? Fate::kBuffer : Fate::kTrainingState;
-      if (state || buffer) builder_.account.LeaveBelow(fate, file, file.root(), name);
+      if (state || buffer) builder_.account.OmitBelow(fate, file, file.root(), name);
       const bool read = &bytes == common_ || IsOfOptimizer(name);
-      if (fate == Fate::kTrainingState && !read) builder_.account.LeaveBehind(name);
+      if (fate == Fate::kTrainingState && !read) builder_.account.OmitValue(name);
     }
     return items_.ListAll(index);
   }
@@ -180,7 +180,7 @@ class MegatronDistOpener {
     if (status.ok()) status = ReadGroups(index);
     if (status.ok()) return buckets_->Assemble(assembler, builder_).WithContext(directory_);
     for (const DcpTensor& tensor : index.tensors)
-      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
+      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Omit(Fate::kAllowed, tensor));
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
@@ -226,7 +226,7 @@ class MegatronDistOpener {
     const std::string path = JoinPath(directory_, kCommon);
     if (fs_.Stat(path).ok()) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, kCommon));
-      builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), kCommon);
+      builder_.account.OmitBelow(Fate::kTrainingState, file, file.root(), kCommon);
       return ReadCommon(file, file.root(), index).WithContext(path);
     }
     common_ = CommonItemOf(index);

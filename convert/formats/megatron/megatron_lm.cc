@@ -113,7 +113,7 @@ class MegatronOpener {
       CAIRN_RETURN_IF_ERROR(ReadChunk(rank, number, file, *model).WithContext(file.path()));
       taken.insert(fmt::format("model{}", number));
     }
-    CAIRN_RETURN_IF_ERROR(builder_.account.LeaveRest(file, taken, options_).WithContext(directory_));
+    CAIRN_RETURN_IF_ERROR(builder_.account.OmitRest(file, taken, options_).WithContext(directory_));
     LeaveWhatIsNotRead(file.root(), taken, "", builder_.account);
     if (chunks_.size() == first) return NotFound("{}: it has no model", file.path());
     return ReadOptimizer(rank, file, first);
@@ -150,7 +150,7 @@ class MegatronOpener {
     size_t groups = 0;
     for (size_t o = 0; o < optimizers.size(); ++o) {
       if (const PyValue* scaler = Find(*optimizers[o], "grad_scaler"))
-        builder_.account.LeaveBelow(Fate::kTrainingState, file, *scaler, "grad_scaler");
+        builder_.account.OmitBelow(Fate::kTrainingState, file, *scaler, "grad_scaler");
       const std::vector<MegatronChunkWeights> chunks = WeightsOf(first, o);
       const PyValue* buffers = !shard ? nullptr : ep_ > 1 ? ItemOf(&shard->root(), o) : &shard->root();
       if (buffers && buffers->is(PyKind::kNone)) continue;
@@ -219,11 +219,11 @@ class MegatronOpener {
   Status LeaveOptimizer(const MegatronRank& rank) {
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, directory_, rank.file));
     if (const PyValue* optimizer = Find(file.root(), "optimizer"))
-      builder_.account.LeaveBelow(Fate::kAllowed, file, *optimizer, "optimizer");
+      builder_.account.OmitBelow(Fate::kAllowed, file, *optimizer, "optimizer");
     const std::string distributed = DistributedOf(rank);
     if (!fs_.Stat(JoinPath(directory_, distributed)).ok()) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, builder_.OpenFile(fs_, directory_, distributed));
-    builder_.account.LeaveBelow(Fate::kAllowed, shard, shard.root(), distributed);
+    builder_.account.OmitBelow(Fate::kAllowed, shard, shard.root(), distributed);
     return OkStatus();
   }
 
@@ -235,11 +235,11 @@ class MegatronOpener {
         ForEachTensor(model, [&](const std::string& key, const TensorRef& tensor) -> Status {
           if (IsMegatronBuffer(key)) {
             const bool state = key.ends_with(kExtraState) && tensor.shape.Volume() > 0;
-            builder_.account.Leave(state ? Fate::kTrainingState : Fate::kBuffer, file, tensor, key);
+            builder_.account.Omit(state ? Fate::kTrainingState : Fate::kBuffer, file, tensor, key);
             return OkStatus();
           }
           if (IsAllowed(options_, key)) {
-            builder_.account.Leave(Fate::kAllowed, file, tensor, key);
+            builder_.account.Omit(Fate::kAllowed, file, tensor, key);
             return OkStatus();
           }
           const auto expert = ParseExpertName(key);
@@ -255,7 +255,7 @@ class MegatronOpener {
     for (size_t i = 0; model.is(PyKind::kDict) && i + 1 < model.items.size(); i += 2)
       if (const std::string key = KeyText(*model.items[i]);
           key.ends_with(kExtraState) && !IsEmptyState(*model.items[i + 1]))
-        builder_.account.LeaveBehind(key);
+        builder_.account.OmitValue(key);
     chunks_.push_back(std::move(chunk));
     return OkStatus();
   }

@@ -228,7 +228,7 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
   const uint32_t array = builder_.AddArray(slice.tensor);
   for (const SlicePart& part : parts) {
     if (parameter.module->is_vocabulary() && part.box.extent[0] == 0)
-      builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor);
+      builder_.account.Omit(Fate::kPadding, builder_.catalog, slice.tensor);
     else
       CAIRN_RETURN_IF_ERROR(AddBox(slice, parameter, part, array, /*first=*/&part == &parts[0]));
   }
@@ -245,7 +245,7 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParam
   const auto common = Intersect(part.in_array, slice.box);
   if (!common) {
     // A chunk with only rows of padding; in a gated MLP, what the other half reads.
-    if (module.is_vocabulary()) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor);
+    if (module.is_vocabulary()) builder_.account.Omit(Fate::kPadding, builder_.catalog, slice.tensor);
     return OkStatus();
   }
   const BoxMap chunk{slice.box, Box::Whole(slice.box.extent)};

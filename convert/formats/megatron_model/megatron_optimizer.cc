@@ -110,7 +110,7 @@ Status MegatronOptimizer::TakeStates(const TorchFile& file, const PyValue& state
     if (array.transposed) return NotSupported("{} of {} is stored transposed", Name(role), name);
     weight.states.emplace_back(role, std::move(array));
   }
-  if (states.step) builder_.account.LeaveBelow(Fate::kTrainingState, file, *states.step, name + ".step");
+  if (states.step) builder_.account.OmitBelow(Fate::kTrainingState, file, *states.step, name + ".step");
   return OkStatus();
 }
 
@@ -147,7 +147,7 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, const PyValue& 
 void MegatronOptimizer::LeaveAlignment(const MegatronBuffer& buffer, uint64_t begin, uint64_t end) {
   for (const auto& [role, vector] : buffer.vectors)
     if (begin < end)
-      builder_.account.Leave(Fate::kAlignment, builder_.catalog, StretchOf(vector, begin, {end - begin}));
+      builder_.account.Omit(Fate::kAlignment, builder_.catalog, StretchOf(vector, begin, {end - begin}));
 }
 
 // Gives one of `left` the elements of the buffer from `begin` on, and returns where they end; nullopt if they

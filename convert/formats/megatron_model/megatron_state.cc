@@ -24,7 +24,7 @@ void LeaveOthers(const PyValue& dict, const std::set<std::string>& read, const s
   for (size_t i = 0; dict.is(PyKind::kDict) && i + 1 < dict.items.size(); i += 2)
     if (const std::string key = KeyText(*dict.items[i]);
         !read.contains(key) && !dict.items[i + 1]->is(PyKind::kNone))
-      account.LeaveBehind(prefix + key);
+      account.OmitValue(prefix + key);
 }
 
 void CopyInteger(const PyValue* from, const char* key, const char* name, json& state) {

@@ -117,7 +117,7 @@ class TorchReader {
     for (const std::string_view key : kProgress)
       if (const auto value = AsInt(Find(file_.root(), key))) manifest_.state[std::string(key)] = *value;
     for (const std::string& name : beside_.left)
-      if (!manifest_.state.contains(name)) account_.LeaveBehind(name);
+      if (!manifest_.state.contains(name)) account_.OmitValue(name);
     manifest_.step = IntField(manifest_.state, "iteration");
     if (!optimizers_.empty() && !without_) manifest_.state["optimizers"] = optimizers_;
     return std::move(manifest_);
@@ -133,17 +133,17 @@ class TorchReader {
     const bool optimizer = IsBelowAny(name, optimizers_), training = !optimizer && IsTraining(name);
     if ((optimizer && without_) || IsAllowed(options_, name)) {
       if (!optimizer || !without_) manifest_.history.push_back("left out " + name);
-      account_.Leave(Fate::kAllowed, file_, tensor, name);
+      account_.Omit(Fate::kAllowed, file_, tensor, name);
       return OkStatus();
     }
     if (!tensor.type->dtype && training) {
-      account_.LeaveBehind(name);
-      account_.Leave(Fate::kTrainingState, file_, tensor, name);
+      account_.OmitValue(name);
+      account_.Omit(Fate::kTrainingState, file_, tensor, name);
       return OkStatus();
     }
     if (!tensor.type->dtype && options_.skip_types) {
       manifest_.state[kTypesNotHeld][name] = tensor.type->name;
-      account_.Leave(Fate::kAllowed, file_, tensor, name);
+      account_.Omit(Fate::kAllowed, file_, tensor, name);
       return OkStatus();
     }
     const Result<StoredArray> array = builder_.ArrayIn(file_, tensor, name);
@@ -171,8 +171,8 @@ class TorchReader {
       manifest_.history.push_back("left out " + name);
     }
     if (std::ranges::find(beside_.left, name) == beside_.left.end() && !IsBelowAny(name, beside_.left))
-      account_.LeaveBehind(name);
-    account_.LeaveBelow(!optimizer && training ? Fate::kTrainingState : Fate::kAllowed, file_, value, name);
+      account_.OmitValue(name);
+    account_.OmitBelow(!optimizer && training ? Fate::kTrainingState : Fate::kAllowed, file_, value, name);
     return OkStatus();
   }
 

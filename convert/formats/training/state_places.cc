@@ -42,13 +42,13 @@ class Fitter {
       if (why.empty())
         kept.emplace_back(role, tensor);
       else
-        CAIRN_RETURN_IF_ERROR(Leave(parameter, tensor, why));
+        CAIRN_RETURN_IF_ERROR(Omit(parameter, tensor, why));
     }
     parameter.states = std::move(kept);
     if (parameter.step && (places_.steps == Steps::kOne || !(parameter.has_state() || places_.any_shape)))
       CAIRN_RETURN_IF_ERROR(
-          Leave(parameter, *std::exchange(parameter.step, std::nullopt),
-                "the format has no place for the optimizer's steps that differ between parameters"));
+          Omit(parameter, *std::exchange(parameter.step, std::nullopt),
+               "the format has no place for the optimizer's steps that differ between parameters"));
     if (!parameter.master) return OkStatus();
     TensorEntry& master = tensors_.tensors[*parameter.master].entry;
     if (!parameter.has_state())
@@ -61,7 +61,7 @@ class Fitter {
   const std::set<std::string>& left() const { return left_; }
 
  private:
-  Status Leave(const TrainingParameter& parameter, uint32_t tensor, const std::string& why) {
+  Status Omit(const TrainingParameter& parameter, uint32_t tensor, const std::string& why) {
     if (!allowed_)
       return NotSupported("{}: {}; --allow optimizer leaves it out, and {} hold it", parameter.spec.name, why,
                           places_.elsewhere);

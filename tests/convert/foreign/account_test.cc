@@ -17,7 +17,7 @@ struct SampleTensors {
     catalog.files = {"file"};
     for (uint32_t i = 0; i < 3; ++i) account.AddStorage("file", std::string(1, "abr"[i]), 100 + 40 * i, 40);
     for (const char* name : {"a", "b"}) Add(name, {2, 5}, 100 + 40 * catalog.tensors.size());
-    account.Leave(Fate::kTrainingState, "file", 180, 40, "rng");
+    account.Omit(Fate::kTrainingState, "file", 180, 40, "rng");
   }
   void Add(const std::string& name, const Dims& shape, uint64_t offset) {
     const auto index = static_cast<uint32_t>(catalog.tensors.size());
@@ -43,9 +43,9 @@ TEST(Account, AnUnclaimedByteIsAnError) {
   SampleTensors sample;
   sample.account.AddStorage("file", "forgotten", 300, 8);
   EXPECT_THAT(sample.Error(), HasSubstr("file: bytes 300 to 308 (forgotten at byte 300)"));
-  sample.account.Leave(Fate::kBuffer, "file", 300, 7, "most of it");
+  sample.account.Omit(Fate::kBuffer, "file", 300, 7, "most of it");
   EXPECT_THAT(sample.Error(), HasSubstr("bytes 307 to 308 (forgotten"));
-  sample.account.Leave(Fate::kAlignment, "file", 306, 2, "the rest");
+  sample.account.Omit(Fate::kAlignment, "file", 306, 2, "the rest");
   EXPECT_EQ(sample.Error(), "");
 }
 
@@ -55,7 +55,7 @@ TEST(Account, AnEmptyTensorNeedsNoStorage) {
   sample.catalog.files.emplace_back("empty");
   sample.Add("c", {0, 5}, 100);
   sample.catalog.arrays.back().extents[0].file = 1;
-  sample.account.Leave(Fate::kBuffer, "buffers", 8, 0, "d");
+  sample.account.Omit(Fate::kBuffer, "buffers", 8, 0, "d");
   EXPECT_EQ(sample.Error(), "");
 }
 
