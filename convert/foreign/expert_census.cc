@@ -213,13 +213,13 @@ class Counter {
 
 }  // namespace
 
-ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const Model& model) {
+ExpertCensus TakeCensus(const std::vector<TensorEntry>& tensors, const Model& model) {
   return Counter(tensors, model).Count();
 }
 
 Status WhyNotRead(const std::string& checkpoint, const Status& why, const StoredNames& names,
                   const std::vector<std::string>& allow) {
-  ExpertCensus census = CountExperts(names.tensors, names.model);
+  ExpertCensus census = TakeCensus(names.tensors, names.model);
   AllowLost(allow, census);
   if (census.lost.empty()) return why;
   return Corrupt("{}: {}; besides, {}", checkpoint, census.lost.front(), why.message());

@@ -40,7 +40,7 @@ struct ExpertCensus {
 };
 
 // Values are not read. `model` is the manifest's.
-ExpertCensus CountExperts(const std::vector<TensorEntry>& tensors, const Model& model);
+ExpertCensus TakeCensus(const std::vector<TensorEntry>& tensors, const Model& model);
 
 // The tensors of a checkpoint under the names that its files have, and its config.json, if it has one. No
 // family is asked, so they are known of a model that cannot be read, too.

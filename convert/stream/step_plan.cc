@@ -52,7 +52,7 @@ Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, 
   return per_chunk;
 }
 
-Status CheckExperts(const std::vector<TensorEntry>& tensors, const Topology& topology) {
+Status CheckExpertsDivide(const std::vector<TensorEntry>& tensors, const Topology& topology) {
   const auto is_cut = [](const TensorEntry& tensor) {
     return tensor.spec.of_experts && !tensor.spec.cuts.empty();
   };
@@ -64,7 +64,7 @@ Status CheckExperts(const std::vector<TensorEntry>& tensors, const Topology& top
 Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const Model& model,
                                 const Topology& topology) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
-  CAIRN_RETURN_IF_ERROR(CheckExperts(tensors, topology));
+  CAIRN_RETURN_IF_ERROR(CheckExpertsDivide(tensors, topology));
   CAIRN_RETURN_IF_ERROR(CheckModel(model, topology));
   CAIRN_RETURN_IF_ERROR(CheckPaths(tensors));
   StepPlan plan;

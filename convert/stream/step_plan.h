@@ -19,7 +19,7 @@ namespace cairn {
 Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss);
 
 // Errors: InvalidArgument if the topology has sizes for experts, but cuts no tensor with them.
-Status CheckExperts(const std::vector<TensorEntry>& tensors, const Topology& topology);
+Status CheckExpertsDivide(const std::vector<TensorEntry>& tensors, const Topology& topology);
 
 struct PlannedShard {
   int rank = 0;

@@ -52,7 +52,7 @@ Status CheckMoments(const CheckpointSource& source, const System& format, const 
 
 Result<Transfer> PlanExport(CheckpointSource& source, const System& format, const ExportOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckHolds(format, source));
-  CAIRN_RETURN_IF_ERROR(CheckExperts(source.catalog().tensors, options.target.topology));
+  CAIRN_RETURN_IF_ERROR(CheckExpertsDivide(source.catalog().tensors, options.target.topology));
   Result<TargetFiles> planned = format.plan(source, options.target);
   if (!planned.ok()) CAIRN_RETURN_IF_ERROR(CheckReadable(source));
   if (!planned.ok()) return planned.status().WithContext(source.name());

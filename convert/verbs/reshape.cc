@@ -20,7 +20,7 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
 Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
   const auto& tensors = source.catalog().tensors;
   const Topology& now = source.manifest().topology;
-  CAIRN_RETURN_IF_ERROR(CheckExperts(tensors, target).WithContext(source.name()));
+  CAIRN_RETURN_IF_ERROR(CheckExpertsDivide(tensors, target).WithContext(source.name()));
   const bool cut =
       std::ranges::any_of(tensors, [](const auto& t) { return !t.spec.of_experts && !t.spec.cuts.empty(); });
   if (target.tp > 1 && target.tp != now.tp && !cut)

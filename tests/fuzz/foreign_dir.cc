@@ -32,7 +32,7 @@ void Unpack(std::string_view input, MemoryFileSystem& fs) {
 }
 
 void Read(CheckpointSource& source) {
-  (void)CountExperts(source.catalog().tensors, source.manifest().model);
+  (void)TakeCensus(source.catalog().tensors, source.manifest().model);
   std::vector<std::byte> out;
   size_t boxes = 0;
   for (uint32_t i = 0; i < source.catalog().tensors.size() && boxes < kMaxBoxes; ++i) {

@@ -267,7 +267,7 @@ class Checker {
     VerifyReport found =
         CheckFileSums(fs, source.directory(), sums, [&](uint64_t done) { progress->Update(done); });
     if (!sums.empty()) opened->foreign->SkipSums();  // they were all checked
-    ExpertCensus census = CountExperts(source.catalog().tensors, source.manifest().model);
+    ExpertCensus census = TakeCensus(source.catalog().tensors, source.manifest().model);
     AllowLost(asked_.open.allow, census);
     for (std::string& lost : census.lost) found.problems.push_back({path, {}, "", std::move(lost)});
     CheckRestOfStep(place, found.problems);

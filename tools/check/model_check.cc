@@ -31,7 +31,7 @@ class ModelChecker {
   std::vector<Problem> Check() {
     CheckStepNumber();
     CheckLayers();
-    CheckExperts();
+    CheckNoExpertIsLost();
     CheckSizes();
     CheckWhole();
     return std::move(problems_);
@@ -73,8 +73,8 @@ class ModelChecker {
       Add(fmt::format("its stages do not fit its {} layers: {}", counted, chunks.status().message()));
   }
 
-  void CheckExperts() {
-    for (std::string& lost : CountExperts(tensors_, model_).lost) Add(std::move(lost));
+  void CheckNoExpertIsLost() {
+    for (std::string& lost : TakeCensus(tensors_, model_).lost) Add(std::move(lost));
   }
 
   // The parameters that the model must have, compared with the existing ones.

@@ -100,7 +100,7 @@ StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOp
   }
   RenewHold(fs, directory, (*step)->manifest());
   StepReport report;
-  const ExpertCensus census = CountExperts((*step)->catalog().tensors, (*step)->manifest().model);
+  const ExpertCensus census = TakeCensus((*step)->catalog().tensors, (*step)->manifest().model);
   report.mixtures = census.mixtures;
   report.notes = census.notes;
   const auto from_here = [&progress, &report](uint64_t done) {

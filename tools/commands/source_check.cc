@@ -34,8 +34,8 @@ Status CheckSums(const OpenedSource& opened, const SourceChecks& checks, bool js
 
 }  // namespace
 
-Status CheckExperts(const CheckpointSource& source, const std::vector<std::string>& allow) {
-  ExpertCensus census = CountExperts(source.catalog().tensors, source.manifest().model);
+Status CheckNoExpertIsLost(const CheckpointSource& source, const std::vector<std::string>& allow) {
+  ExpertCensus census = TakeCensus(source.catalog().tensors, source.manifest().model);
   AllowLost(allow, census);
   for (const std::string& note : census.notes) PrintProblem(fmt::format("note: {}: {}", source.name(), note));
   if (census.lost.empty()) return OkStatus();

@@ -18,7 +18,7 @@ struct SourceChecks {
 void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks);
 
 // Counts the experts of a mixture. Prints notes on stderr. Errors: Corrupt naming those that are missing.
-Status CheckExperts(const CheckpointSource& source, const std::vector<std::string>& allow);
+Status CheckNoExpertIsLost(const CheckpointSource& source, const std::vector<std::string>& allow);
 
 // Records of torch.save are compared with their CRC-32 as they are read (CheckpointSource::CheckRead); with
 // `first`, at once. Errors: Corrupt naming file, byte and record. With `first`, 16-bit weights that are not

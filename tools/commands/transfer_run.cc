@@ -78,7 +78,7 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, weights
                                                   ? OpenWeights(FileSystem::Posix(), flags.source, open, cast)
                                                   : OpenAnyCkpt(FileSystem::Posix(), flags.source, open));
-  CAIRN_RETURN_IF_ERROR(CheckExperts(opened.source(), flags.open.allow));
+  CAIRN_RETURN_IF_ERROR(CheckNoExpertIsLost(opened.source(), flags.open.allow));
   if (ReaderOptions used{open, {}}; !opened.system)  // a reader of another checked it
     CAIRN_RETURN_IF_ERROR(weights ? CheckParameters(opened.source(), used)
                                   : CheckWhole(opened.source(), used));

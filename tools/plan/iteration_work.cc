@@ -75,7 +75,7 @@ class WorkCounter {
     CountMlp(layer, "mlp.up", "mlp.gate", shape_.Ffn(), share, work.products);
     CountMlp(layer, "mlp.shared.up", "mlp.shared.gate", shape_.shared_ffn, share, work.products);
     const bool mixture = layer.Has("mlp.router");
-    if (mixture) CountExperts(layer, share, work);
+    if (mixture) AddExpertWork(layer, share, work);
     work.input += share * (forwards_ + 2) * element_ * tokens_ * hidden_ / memory_;
     work.cut_share += share * (kCutPasses + (mixture ? kRoutedPasses * visited_ : 0)) / tp_;
     work.parameters += share * ParamsOfRank(MatricesOf(layer), setup_).All() / memory_;
@@ -115,7 +115,7 @@ class WorkCounter {
 
   // The router on a rank's own tokens, and one grouped product for all experts of a rank, with as many tokens
   // for each of them as if the router were in balance.
-  void CountExperts(const ModuleSet& layer, double share, IterationWork& work) const {
+  void AddExpertWork(const ModuleSet& layer, double share, IterationWork& work) const {
     const double experts = static_cast<double>(shape_.experts),
                  ffn = static_cast<double>(shape_.expert_ffn) / setup_.etp;
     AddTrained(hidden_, experts, work.products, {.tokens = tokens_ * WholeShare(), .share = share});

@@ -174,7 +174,7 @@ class PartsChecker {
     if (!source.ok()) return Take(source.status(), path);
     const std::set<Role> roles = (*source)->catalog().Roles();
     weights_ |= roles.contains(Role::kWeight) || roles.contains(Role::kMaster);
-    ExpertCensus census = CountExperts((*source)->catalog().tensors, (*source)->manifest().model);
+    ExpertCensus census = TakeCensus((*source)->catalog().tensors, (*source)->manifest().model);
     AllowLost(options.allow, census);
     for (std::string& lost : census.lost) Add(path, std::move(lost));
     if (!census.mixtures.empty()) parts_.whole.push_back(ToString(census.mixtures));

@@ -132,7 +132,7 @@ Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
   const std::string* const first = FirstModelStates(files);
   if (universal || !first) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, *first));
-  CAIRN_RETURN_IF_ERROR(CheckExperts(files, file.root()));
+  CAIRN_RETURN_IF_ERROR(CheckExpertFiles(files, file.root()));
   const PyValue* config = Find(file.root(), "ds_config");
   const PyValue* zero = config ? Find(*config, "zero_optimization") : nullptr;
   const int64_t stage = zero ? AsInt(Find(*zero, "stage")).value_or(0) : 0;

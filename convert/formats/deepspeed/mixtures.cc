@@ -66,13 +66,13 @@ Result<Mixture> ReadExpert(RankSlices& ranks, const std::string& name, size_t ex
 
 bool IsOfExpert(const std::string& name) { return ExpertIn(name).has_value(); }
 
-ExpertCounts CountExperts(const RankSlices& ranks) {
+ExpertCounts ExpertsByMixture(const RankSlices& ranks) {
   std::vector<std::string> names;
   for (const RankSlice& slice : ranks.slices) names.push_back(slice.tensor.name);
-  return CountExperts(names);
+  return ExpertsByMixture(names);
 }
 
-ExpertCounts CountExperts(const std::vector<std::string>& names) {
+ExpertCounts ExpertsByMixture(const std::vector<std::string>& names) {
   ExpertCounts counts;
   for (const std::string& name : names)
     if (const auto expert = ExpertIn(name)) {
@@ -96,7 +96,7 @@ Result<std::string> NameOverRanks(const std::string& name, const ExpertCounts& o
                      name.substr(std::min(rest, name.size())));
 }
 
-Status CheckExperts(const DeepSpeedFiles& files, const PyValue& root) {
+Status CheckExpertFiles(const DeepSpeedFiles& files, const PyValue& root) {
   if (const PyValue* automatic = Find(root, "ds_autoep_layers"); automatic && !automatic->is(PyKind::kNone))
     return NotSupported("{}: mixtures of DeepSpeed's AutoEP cannot be read yet", files.directory);
   const std::vector<size_t> counts = ExpertsOf(root);
@@ -116,7 +116,7 @@ Status CheckExperts(const DeepSpeedFiles& files, const PyValue& root) {
 }
 
 Status ReadExperts(RankSlices& ranks) {
-  CAIRN_RETURN_IF_ERROR(CheckExperts(ranks.files, ranks.root()));
+  CAIRN_RETURN_IF_ERROR(CheckExpertFiles(ranks.files, ranks.root()));
   if (ranks.files.experts.empty()) return OkStatus();
   if (!ranks.files.layers.empty() || ranks.models.size() > 1 || ranks.IsZero3() || ranks.layers.megatron)
     return NotSupported(
@@ -163,7 +163,7 @@ Result<std::vector<RankOptimizer>> ExpertOptimizers(RankSlices& ranks, std::vect
 
 std::vector<const RankSlice*> TrainedBy(const RankSlices& ranks, size_t model_rank,
                                         const RankOptimizer& own) {
-  const ExpertCounts counts = CountExperts(ranks);
+  const ExpertCounts counts = ExpertsByMixture(ranks);
   const std::set<std::string> buffers = BufferNamesOf(ranks.models[model_rank].root());
   std::vector<const RankSlice*> weights;
   for (const RankSlice& slice : ranks.slices) {

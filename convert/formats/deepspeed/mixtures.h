@@ -15,18 +15,18 @@ bool IsOfExpert(const std::string& name);
 
 // Checks that `files` has each expert of each mixture that the model states in `root` name, and no other.
 // Errors: NotFound, Corrupt; NotSupported for AutoEP.
-Status CheckExperts(const DeepSpeedFiles& files, const PyValue& root);
+Status CheckExpertFiles(const DeepSpeedFiles& files, const PyValue& root);
 
 // How many experts each mixture has, by the beginning of its parameters' names.
 using ExpertCounts = std::map<std::string, size_t>;
-ExpertCounts CountExperts(const RankSlices& ranks);
-ExpertCounts CountExperts(const std::vector<std::string>& names);
+ExpertCounts ExpertsByMixture(const RankSlices& ranks);
+ExpertCounts ExpertsByMixture(const std::vector<std::string>& names);
 // The name over all ranks of a parameter that expert parallel rank `rank` of `size` has, under the expert's
 // number among its `own`. Errors: Corrupt if it is of no expert, or the ranks' experts are not `all`.
 Result<std::string> NameOverRanks(const std::string& name, const ExpertCounts& own, const ExpertCounts& all,
                                   size_t rank, size_t size);
 
-// Adds the weights of all experts. Nothing happens if the model has none. Errors: those of CheckExperts;
+// Adds the weights of all experts. Nothing happens if the model has none. Errors: those of CheckExpertFiles;
 // Corrupt naming a file whose tensors are not those of its expert; NotSupported for pipelines, tensor
 // parallel ranks and ZeRO-3.
 Status ReadExperts(RankSlices& ranks);

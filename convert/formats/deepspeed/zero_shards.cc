@@ -74,7 +74,7 @@ class ZeroReader {
         masters_alone_(masters_alone),
         in_blocks_(IsConfigured(ranks.root(), "use_data_before_expert_parallelism")),
         round_robin_(MegatronState(ranks.root()).contains("round_robin_gradients")),
-        experts_(ranks.files.experts.empty() ? ExpertCounts() : CountExperts(ranks)),
+        experts_(ranks.files.experts.empty() ? ExpertCounts() : ExpertsByMixture(ranks)),
         builder_(ranks.builder),
         contents_(contents) {
     for (const TorchFile& shard : shards) shards_.push_back(&shard);
@@ -86,7 +86,7 @@ class ZeroReader {
     std::vector<std::string> names;
     for (const PyValue* group : param_shapes_.items)
       for (const NamedShape& parameter : ShapesIn(group)) names.push_back(parameter.name);
-    own_experts_ = CountExperts(names);
+    own_experts_ = ExpertsByMixture(names);
     CAIRN_ASSIGN_OR_RETURN(const auto counts, PartitionCounts(*shards_[0]));
     const std::vector<const TorchFile*> all = shards_;
     contents_.groups.resize(param_shapes_.items.size());

@@ -31,10 +31,10 @@ std::vector<TensorEntry> OneByOne(uint64_t experts, uint64_t rows,
 }
 
 TEST(ExpertCensusTest, CountsExpertsOneByOneAndInOneTensor) {
-  const ExpertCensus one_by_one = CountExperts(OneByOne(4, 4), {});
-  const ExpertCensus fused = CountExperts({Weight("model.layers.2.mlp.experts.up", {4, 24, 16}),
-                                           Weight("model.layers.2.mlp.experts.up_bias", {4, 24})},
-                                          {});
+  const ExpertCensus one_by_one = TakeCensus(OneByOne(4, 4), {});
+  const ExpertCensus fused = TakeCensus({Weight("model.layers.2.mlp.experts.up", {4, 24, 16}),
+                                         Weight("model.layers.2.mlp.experts.up_bias", {4, 24})},
+                                        {});
   for (const ExpertCensus* census : {&one_by_one, &fused}) {
     ASSERT_EQ(census->mixtures.size(), 1u);
     EXPECT_EQ(census->mixtures[0].name, "model.layers.2.mlp");
@@ -43,16 +43,15 @@ TEST(ExpertCensusTest, CountsExpertsOneByOneAndInOneTensor) {
     EXPECT_EQ(ToString(census->mixtures), "4 experts in one layer");
   }
   EXPECT_EQ(one_by_one.tensors.size(), 8u);
-  EXPECT_EQ(
-      CountExperts({Weight("decoder.layers.0.mlp.experts.local_experts.3.linear_fc1.weight", {8, 8})}, {})
-          .mixtures[0]
-          .experts,
-      4u);
-  EXPECT_THAT(CountExperts({Weight("model.layers.2.mlp.up.weight", {4, 24})}, {}).mixtures, IsEmpty());
+  EXPECT_EQ(TakeCensus({Weight("decoder.layers.0.mlp.experts.local_experts.3.linear_fc1.weight", {8, 8})}, {})
+                .mixtures[0]
+                .experts,
+            4u);
+  EXPECT_THAT(TakeCensus({Weight("model.layers.2.mlp.up.weight", {4, 24})}, {}).mixtures, IsEmpty());
 }
 
 TEST(ExpertCensusTest, NamesAnExpertThatLacksAPart) {
-  EXPECT_THAT(CountExperts(OneByOne(4, 4, {1, 2}), {}).lost,
+  EXPECT_THAT(TakeCensus(OneByOne(4, 4, {1, 2}), {}).lost,
               ElementsAre("model.layers.2.mlp: 2 of 4 experts have down.weight; experts without it: 1, 2"));
 }
 
@@ -68,16 +67,16 @@ TEST(ExpertCensusTest, APartInAnotherFormIsNotMissing) {
     for (uint64_t expert = 0; expert < 3; ++expert)
       for (const std::string& part : expert == 1 ? other : one)
         tensors.push_back(Weight(fmt::format("a.experts.{}.{}", expert, part), {8, 8}));
-    EXPECT_THAT(CountExperts(tensors, {}).lost, IsEmpty()) << other[0];
+    EXPECT_THAT(TakeCensus(tensors, {}).lost, IsEmpty()) << other[0];
   }
   std::vector<TensorEntry> adapter;
   for (const int expert : {0, 2, 5})
     adapter.push_back(Weight(fmt::format("a.experts.{}.up.lora_A.weight", expert), {4, 32}));
-  EXPECT_THAT(CountExperts(adapter, json{{"num_experts", 8}}).lost, IsEmpty());
+  EXPECT_THAT(TakeCensus(adapter, json{{"num_experts", 8}}).lost, IsEmpty());
 }
 
 TEST(ExpertCensusTest, APrunedMixtureIsANote) {
-  const ExpertCensus census = CountExperts(OneByOne(3, 3), json{{"config", {{"num_experts", 4}}}});
+  const ExpertCensus census = TakeCensus(OneByOne(3, 3), json{{"config", {{"num_experts", 4}}}});
   EXPECT_THAT(census.lost, IsEmpty());
   EXPECT_THAT(census.notes,
               ElementsAre(HasSubstr("pruned: files and router have 3 of the configuration's 4")));
@@ -85,7 +84,7 @@ TEST(ExpertCensusTest, APrunedMixtureIsANote) {
 
 TEST(ExpertCensusTest, ComparesTheNumberWithTheConfigurationAndTheRouter) {
   const auto lost = [](uint64_t experts, uint64_t rows, const json& model) {
-    return CountExperts(OneByOne(experts, rows), model).lost;
+    return TakeCensus(OneByOne(experts, rows), model).lost;
   };
   EXPECT_THAT(lost(2, 4, {}),
               ElementsAre("model.layers.2.mlp: the files hold 2 experts, but the router has a row "
@@ -110,30 +109,30 @@ TEST(ExpertCensusTest, ComparesTheNumberWithTheConfigurationAndTheRouter) {
 TEST(ExpertCensusTest, AStateOfFewerExpertsIsANote) {
   std::vector<TensorEntry> tensors = OneByOne(2, 2);
   tensors.push_back(Weight("model.layers.2.mlp.experts.0.up.weight", {24, 16}, Role::kExpAvg));
-  const ExpertCensus census = CountExperts(tensors, {});
+  const ExpertCensus census = TakeCensus(tensors, {});
   EXPECT_THAT(census.lost, IsEmpty());
   EXPECT_THAT(census.notes, ElementsAre(HasSubstr("1 of 2 experts have up.weight/exp_avg")));
 }
 
 TEST(ExpertCensusTest, NotesPredictionsThatTheFilesLack) {
   const json model = {{"num_layers", 3}, {"hugging_face", {{"config", {{"num_nextn_predict_layers", 1}}}}}};
-  EXPECT_THAT(CountExperts(OneByOne(2, 2), model).notes,
+  EXPECT_THAT(TakeCensus(OneByOne(2, 2), model).notes,
               ElementsAre(HasSubstr("multi-token prediction (layers: 1)")));
   for (const char* name : {"model.layers.3.enorm.weight", "mtp.layers.0.enorm.weight"}) {
     std::vector<TensorEntry> tensors = OneByOne(2, 2);
     tensors.push_back(Weight(name, {16}));
-    EXPECT_THAT(CountExperts(tensors, model).notes, IsEmpty()) << name;
+    EXPECT_THAT(TakeCensus(tensors, model).notes, IsEmpty()) << name;
   }
 }
 
 TEST(ExpertCensusTest, NumbersOfHostileNamesAreNotExperts) {
   for (const char* number : {"99999999999999999999", "1048576", "-1", "", "0x1"})
-    EXPECT_THAT(CountExperts({Weight(fmt::format("a.experts.{}.b", number), {2, 2})}, {}).mixtures, IsEmpty())
+    EXPECT_THAT(TakeCensus({Weight(fmt::format("a.experts.{}.b", number), {2, 2})}, {}).mixtures, IsEmpty())
         << number;
-  EXPECT_THAT(CountExperts({Weight("experts.1.b", {2, 2})}, {}).mixtures, IsEmpty());
-  EXPECT_THAT(CountExperts({Weight("a.experts", {2, 2, 2})}, {}).mixtures, IsEmpty());
+  EXPECT_THAT(TakeCensus({Weight("experts.1.b", {2, 2})}, {}).mixtures, IsEmpty());
+  EXPECT_THAT(TakeCensus({Weight("a.experts", {2, 2, 2})}, {}).mixtures, IsEmpty());
   // A missing expert is a number in a list, however many there are.
-  EXPECT_THAT(CountExperts({Weight("a.experts.1048575.b", {2, 2})}, {}).lost,
+  EXPECT_THAT(TakeCensus({Weight("a.experts.1048575.b", {2, 2})}, {}).lost,
               ElementsAre("a: 1 of 1048576 experts have b; experts without it: 0, 1, 2, 3 and 1048571 more"));
 }
 

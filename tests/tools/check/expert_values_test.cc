@@ -11,7 +11,7 @@ std::map<uint64_t, ExpertValue> Gather(const std::vector<float>& values, size_t 
       {{.name = "layers.0.mlp.experts.up.weight", .shape = {values.size() / 2, 2}, .of_experts = true},
        Role::kWeight,
        Dtype::kF32}};
-  const ExpertCensus census = CountExperts(tensors, {});
+  const ExpertCensus census = TakeCensus(tensors, {});
   ExpertValues gathered(tensors, census);
   for (size_t i = 0; i < values.size(); i += at_once)
     gathered.Add(0, std::as_bytes(std::span(values).subspan(i, std::min(at_once, values.size() - i))));
@@ -39,7 +39,7 @@ TEST(ExpertValuesTest, ATensorOfOneExpertAndOneOfAllGiveTheSame) {
     tensors.push_back({{.name = fmt::format("m.layers.0.mlp.experts.{}.up.weight", expert), .shape = {1, 2}},
                        Role::kWeight,
                        Dtype::kF32});
-  const ExpertCensus census = CountExperts(tensors, {});
+  const ExpertCensus census = TakeCensus(tensors, {});
   ExpertValues gathered(tensors, census);
   for (uint32_t i = 0; i < 2; ++i) gathered.Add(i, std::as_bytes(std::span(values).subspan(2 * i, 2)));
   const auto& one_by_one = gathered.weights().begin()->second.experts;

@@ -79,7 +79,7 @@ struct Toy {
           for (uint64_t i = 0; i < count; ++i) Fill(tensor, i, std::span(whole).subspan(i * own, own));
           std::memcpy(out.data(), whole.data() + begin, out.size());
         });
-    return CheckValues(source, CountExperts(source.catalog().tensors, source.manifest().model),
+    return CheckValues(source, TakeCensus(source.catalog().tensors, source.manifest().model),
                        kDefaultMaxMemory);
   }
 
