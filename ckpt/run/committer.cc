@@ -64,7 +64,7 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   CAIRN_RETURN_IF_ERROR(lock.status());
   made.own_lock_ = std::make_unique<RunLock>(std::move(lock).value());
   made.lock_ = made.own_lock_.get();
-  if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir, TellLeft));  // may free space
+  if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir, ReportLeft));  // may free space
   // A command that was killed before it made its directory left the mark.
   if (what.resume && !adopts) CAIRN_RETURN_IF_ERROR(RemoveMarked(fs, made.partial_path_, LocksHeld::kRun));
   if (!adopts) CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, what.run_dir, what.need_bytes));

@@ -89,7 +89,7 @@ Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_byt
   return CheckRoom(path, {.bytes = need_bytes}, limits);
 }
 
-void TellLeft(const Status& why) { std::fputs(fmt::format("cairn: {}\n", why.message()).c_str(), stderr); }
+void ReportLeft(const Status& why) { std::fputs(fmt::format("cairn: {}\n", why.message()).c_str(), stderr); }
 
 void RemoveLeftovers(FileSystem& fs, const std::string& path) {
   const std::string whole(WithoutSlashes(path));
@@ -109,7 +109,7 @@ void RemoveLeftovers(FileSystem& fs, const std::string& path) {
     if (IsLive(fs, parent + name)) continue;
     const Status removed = RemoveMarked(fs, parent + name, LocksHeld::kNone);
     // Beside a final name a mark counts only for a run directory that is empty; else it is ignored.
-    if (!removed.ok() && name != own && fs.HasOtherProcesses()) TellLeft(removed);
+    if (!removed.ok() && name != own && fs.HasOtherProcesses()) ReportLeft(removed);
   }
 }
 
@@ -230,7 +230,7 @@ PartialDir::~PartialDir() {
   if (fs_ == nullptr) return;
   const std::lock_guard guard(Live().mutex);
   const Status removed = Remove(*fs_, path_, made_);
-  if (!removed.ok() && fs_->HasOtherProcesses()) TellLeft(removed);
+  if (!removed.ok() && fs_->HasOtherProcesses()) ReportLeft(removed);
   Forget(*fs_, path_);
 }
 
@@ -239,7 +239,7 @@ void RemovePartialDirs() {
   FileSystem::LetNoOtherThreadMakeFiles();
   const std::vector<LiveDir>& live = Live().directories;
   for (auto made = live.rbegin(); made != live.rend(); ++made)  // of one that has its final name, the mark
-    if (const Status removed = Remove(*made->fs, made->path, made->made); !removed.ok()) TellLeft(removed);
+    if (const Status removed = Remove(*made->fs, made->path, made->made); !removed.ok()) ReportLeft(removed);
 }
 
 }  // namespace cairn

@@ -24,11 +24,11 @@ Status MakeOutputDir(FileSystem& fs, const std::string& path);
 Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_bytes);
 
 // Reports on stderr, in one line, what a command leaves in place although it looks like Cairn's.
-void TellLeft(const Status& why);
+void ReportLeft(const Status& why);
 
 // Removes what killed commands left of the output `path`: PATH.partial-NONCE directories, and PATH itself if
 // a command made it as a run directory and nothing is in it. What is still being written stays. What only
-// looks like a leftover stays, too, and is passed to TellLeft().
+// looks like a leftover stays, too, and is passed to ReportLeft().
 void RemoveLeftovers(FileSystem& fs, const std::string& path);
 
 // Before `path` is written: RemoveLeftovers(). Errors: AlreadyExists if something has the name.

@@ -149,10 +149,10 @@ class Counter {
       const uint64_t more = all - experts.size() - missing.size() - like;
       // Without a gradient an optimizer makes no state.
       const bool lost = role == Role::kWeight || role == Role::kMaster;
-      Tell(lost, mixture,
-           fmt::format("{} of {} experts have {}{}; experts without it: {}{}", experts.size(), all, part,
-                       OfRole(role), fmt::join(missing, ", "),
-                       more == 0 ? "" : fmt::format(" and {} more", more)));
+      Report(lost, mixture,
+             fmt::format("{} of {} experts have {}{}; experts without it: {}{}", experts.size(), all, part,
+                         OfRole(role), fmt::join(missing, ", "),
+                         more == 0 ? "" : fmt::format(" and {} more", more)));
     }
   }
 
@@ -164,24 +164,24 @@ class Counter {
     const uint64_t rows = mixture.router ? tensors_[*mixture.router].spec.shape[0] : 0;
     const bool of_config = model_.num_experts.is_null();  // a model that was read must have what it says
     if (of_config && stated > mixture.experts && rows == mixture.experts)
-      return Tell(false, number,
-                  fmt::format("pruned: files and router have {} of the configuration's {} experts",
-                              mixture.experts, stated));
+      return Report(false, number,
+                    fmt::format("pruned: files and router have {} of the configuration's {} experts",
+                                mixture.experts, stated));
     if (stated > mixture.experts)
-      return Tell(true, number, fmt::format("the files hold {} of {} experts", mixture.experts, stated));
+      return Report(true, number, fmt::format("the files hold {} of {} experts", mixture.experts, stated));
     if (stated > 0 && stated < mixture.experts)
-      return Tell(
+      return Report(
           true, number,
           fmt::format("the files hold {} experts, the configuration has {}", mixture.experts, stated));
     if (!mixture.router) return;
     // A router may have rows of its own for experts without parameters.
     if (rows == mixture.experts || (stated > 0 && rows > stated)) return;
-    Tell(true, number,
-         fmt::format("the files hold {} experts, but the router has a row for each of {}", mixture.experts,
-                     rows));
+    Report(true, number,
+           fmt::format("the files hold {} experts, but the router has a row for each of {}", mixture.experts,
+                       rows));
   }
 
-  void Tell(bool lost, uint32_t mixture, std::string what) {
+  void Report(bool lost, uint32_t mixture, std::string what) {
     found_[{lost, std::move(what)}].push_back(census_.mixtures[mixture].name);
   }
 

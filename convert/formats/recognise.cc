@@ -230,7 +230,7 @@ bool IsOfCairn(const std::vector<std::string>& names) {
   });
 }
 
-std::optional<NamedStep> StepAt(FileSystem& fs, const std::string& directory) {
+std::optional<NamedStep> NamedStepOf(FileSystem& fs, const std::string& directory) {
   const std::string name = std::filesystem::path(CanonicalPath(directory)).filename().string();
   if (const auto named = ParseForeignStep(name)) return named;
   const auto of = [](const System& system, int64_t step) {

@@ -4,10 +4,10 @@
 // convert, strip, seal, ls, archive, --from, --to and their help read this one table. To add a format, write
 // its functions in a new folder and add its row in systems.cc.
 //
-// For every verb Recognise() decides which files a path means, and StepAt() which directories are steps. A
-// directory may hold two checkpoints: the Trainer of transformers writes model.safetensors beside DeepSpeed's
-// files. It may also be one level too high: OLMo-core keeps a step's tensors in model_and_optim, NeMo in
-// weights, verl in actor.
+// For every verb Recognise() decides which files a path means, and NamedStepOf() which directories are steps.
+// A directory may hold two checkpoints: the Trainer of transformers writes model.safetensors beside
+// DeepSpeed's files. It may also be one level too high: OLMo-core keeps a step's tensors in model_and_optim,
+// NeMo in weights, verl in actor.
 #pragma once
 
 #include <memory>
@@ -80,7 +80,7 @@ std::optional<NamedStep> ParseForeignStep(std::string_view name,
                                           std::span<const TrainerLayout> layouts = TrainerLayouts());
 // By its name, which may also have "step=187" in it, as Lightning's and NeMo's have; else by its files:
 // DeepSpeed takes any name for a tag.
-std::optional<NamedStep> StepAt(FileSystem& fs, const std::string& directory);
+std::optional<NamedStep> NamedStepOf(FileSystem& fs, const std::string& directory);
 
 // True if `names`, the entries of a directory, are those of a step or a run of Cairn, even of one without a
 // committed step.

@@ -158,7 +158,7 @@ Result<TransferResult> Transfer::Run(FileSystem& fs, std::string path) const {
   return WriteFiles(fs, *this, std::get<FilesTarget>(target), path);
 }
 
-Result<TransferResult> Transfer::Try() const {
+Result<TransferResult> Transfer::CountOnly() const {
   const CachedSource cached(source, writer.max_memory);
   TensorStream stream = StreamOf(*this, Accumulated(progress));
   NullTarget nothing;

@@ -106,7 +106,7 @@ struct Transfer {
   // digest, a result that is not what was written); Aborted (another rank failed).
   Result<TransferResult> Run(FileSystem& fs, std::string path) const;
   // Reads and casts all tensors and keeps nothing: the counts of Run().
-  Result<TransferResult> Try() const;
+  Result<TransferResult> CountOnly() const;
 };
 
 }  // namespace cairn

@@ -87,14 +87,14 @@ class Differ {
       const Tolerance tolerance = ToleranceOf(tensor, name);
       const Result<uint32_t> other = in_b.Find(tensor.spec.name, tensor.role);
       if (!other.ok())
-        Tell(name, Difference::kOnlyInA, Describe(tensor), "");
+        Report(name, Difference::kOnlyInA, Describe(tensor), "");
       else
         CompareStructure({i, *other, tolerance});
     }
     for (const TensorEntry& tensor : of_b.tensors) {
       std::string name = options_.name_b(tensor);
       if (!IsIgnored(tensor, name) && !IsInOthers(tensor) && !in_a.Find(tensor.spec.name, tensor.role).ok())
-        Tell(std::move(name), Difference::kOnlyInB, "", Describe(tensor));
+        Report(std::move(name), Difference::kOnlyInB, "", Describe(tensor));
     }
   }
 
@@ -109,7 +109,7 @@ class Differ {
       const auto& [a, b] = texts;
       if (ignored || (a && b && *a == *b)) continue;
       const Difference kind = !a ? Difference::kOnlyInB : !b ? Difference::kOnlyInA : Difference::kOther;
-      Tell(name, kind, Beginning(a), Beginning(b));
+      Report(name, kind, Beginning(a), Beginning(b));
     }
   }
 
@@ -126,9 +126,9 @@ class Differ {
   void CompareStructure(const TensorPair& pair) {
     const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
     if (!(x.spec.shape == y.spec.shape))
-      return Tell(options_.name_a(x), Difference::kShape, Describe(x), Describe(y));
+      return Report(options_.name_a(x), Difference::kShape, Describe(x), Describe(y));
     if (x.dtype != y.dtype && !options_.ignore_dtype)
-      Tell(options_.name_a(x), Difference::kDtype, Describe(x), Describe(y));
+      Report(options_.name_a(x), Difference::kDtype, Describe(x), Describe(y));
     ++result_.compared;
     if (x.spec.shape.Volume() == 0) return (void)++result_.equal;
     pairs_.resize(a_.catalog().tensors.size());
@@ -136,7 +136,7 @@ class Differ {
     compared_.push_back(pair.a);
   }
 
-  void Tell(std::string name, Difference kind, std::string a, std::string b) {
+  void Report(std::string name, Difference kind, std::string a, std::string b) {
     TensorDiff& diff = result_.tensors.emplace_back();
     diff.name = std::move(name), diff.kind = kind, diff.a = std::move(a), diff.b = std::move(b);
   }

@@ -142,7 +142,7 @@ class Checker {
   void CheckNative(FileSystem& fs, const std::string& directory) {
     const Result<Manifest> manifest = ReadManifest(fs, directory);
     std::vector<CheckedFile> files;
-    if (manifest.ok()) files = LookAtFiles(fs, directory, *manifest);
+    if (manifest.ok()) files = StatFiles(fs, directory, *manifest);
     const uint64_t bytes = manifest.ok() ? manifest->bytes() * (checks_.hash + checks_.values) : 0;
     std::optional<Progress> progress(std::in_place, "verifying", bytes, asked_.show_progress);
     StepReport step = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress->Update(done); });
@@ -158,7 +158,7 @@ class Checker {
       std::erase_if(step.checks, [](const Check& check) { return check.problems == 0; });
     if (asked_.record && manifest.ok() && !files.empty() && !step.checks.empty())
       Record(fs, *manifest, files, step.checks, report);
-    Tell(std::move(report));
+    Report(std::move(report));
   }
 
   // Those that are lost by their values.
@@ -194,7 +194,7 @@ class Checker {
     }
     // A check that passed today may be weaker than one that failed before.
     const bool passed = std::ranges::all_of(checks, [](const Check& check) { return check.problems == 0; });
-    const Standing standing = StandingOf(*record, LookAtFiles(fs, report.checkpoint, manifest));
+    const Standing standing = StandingOf(*record, StatFiles(fs, report.checkpoint, manifest));
     if (passed && standing.trust == Trust::kDamaged)
       report.notes.push_back(
           fmt::format("{} still counts as damaged: {}; only an equally strong check can settle that",
@@ -205,7 +205,7 @@ class Checker {
   Status CheckSealed(FileSystem& fs, const std::string& directory) {
     CAIRN_RETURN_IF_ERROR(RefuseSample(directory));
     const Result<Seal> seal = ReadSeal(fs, directory);
-    if (!seal.ok()) return TellBroken(directory, JoinPath(directory, kSealName), seal.status(), "the seal");
+    if (!seal.ok()) return ReportBroken(directory, JoinPath(directory, kSealName), seal.status(), "the seal");
     std::optional<Progress> progress;
     const SealReport sealed =
         CheckSeal(fs, directory, *seal, checks_.hash ? SealDepth::kAll : SealDepth::kTouched, asked_.jobs,
@@ -229,7 +229,7 @@ class Checker {
     if (report.unchecked.empty())
       for (const std::string& untold : seal->untold)
         report.notes.push_back("not checked when it was sealed: " + untold);
-    Tell(std::move(report));
+    Report(std::move(report));
     return OkStatus();
   }
 
@@ -240,17 +240,17 @@ class Checker {
     CAIRN_RETURN_IF_ERROR(RefuseSample(path));
     const Result<OpenedSource> opened = OpenPlace(fs_, place, asked_.open);
     if (!opened.ok()) {
-      if (TellWithoutWeights(path)) return OkStatus();
+      if (ReportWithoutWeights(path)) return OkStatus();
       if (!AsksForFormat() && IsNothing(path, opened.status()))
         return NotFound("{}{}", opened.status().message(), RunsInside(fs_, path));
-      return TellBroken(path, path, opened.status(), "structure");
+      return ReportBroken(path, path, opened.status(), "structure");
     }
     FileSystem& fs = opened->fs();
     CheckpointSource& source = opened->source();
     FileSums sums;
     if (checks_.hash && opened->foreign) {
       Result<FileSums> read = FindFileSums(fs, source.directory(), source.catalog().files);
-      if (!read.ok()) return TellBroken(path, path, read.status(), "structure");
+      if (!read.ok()) return ReportBroken(path, path, read.status(), "structure");
       sums = *std::move(read);
       if (FitsAnyGlob("optimizer", asked_.open.allow))  // its file may be lost
         std::erase_if(sums.items, [&](const auto& item) {
@@ -285,7 +285,7 @@ class Checker {
                                         values ? ", values" : "")};
     report.mixtures = std::move(census.mixtures);
     report.notes = std::move(census.notes);
-    Tell(std::move(report));
+    Report(std::move(report));
     return OkStatus();
   }
 
@@ -299,13 +299,13 @@ class Checker {
 
   // A file of torch.save that is not a model, but a schedule or random states: its pickle was read, and its
   // records have checksums. False if it is another file.
-  bool TellWithoutWeights(const std::string& path) {
+  bool ReportWithoutWeights(const std::string& path) {
     const std::string directory = ParentDir(path), name(LastName(path));
     if (!IsWithoutWeights(fs_, path)) return false;
     const FileSums sums = FindZips(fs_, directory, {name});
-    Tell({CheckFileSums(fs_, directory, sums), path,
-          fmt::format("the pickle of a file without weights{}",
-                      sums.empty() ? "" : ", every byte by its checksum")});
+    Report({CheckFileSums(fs_, directory, sums), path,
+            fmt::format("the pickle of a file without weights{}",
+                        sums.empty() ? "" : ", every byte by its checksum")});
     return true;
   }
 
@@ -324,16 +324,16 @@ class Checker {
 
   // A checkpoint whose `file` is so wrong that nothing else can be checked: a problem to report, not an
   // error. Any other error is returned.
-  Status TellBroken(const std::string& checkpoint, const std::string& file, const Status& why,
-                    const std::string& what) {
+  Status ReportBroken(const std::string& checkpoint, const std::string& file, const Status& why,
+                      const std::string& what) {
     const bool broken = why.kind() == StatusKind::kCorrupt ||
                         (why.kind() == StatusKind::kNotFound && fs_.Stat(checkpoint).ok());
     if (!broken) return why;
-    Tell({{.problems = {{file, 0, "", why.message()}}}, checkpoint, what});
+    Report({{.problems = {{file, 0, "", why.message()}}}, checkpoint, what});
     return OkStatus();
   }
 
-  void Tell(CheckpointReport report) {
+  void Report(CheckpointReport report) {
     report.notes.insert(report.notes.begin(), notes_.begin(), notes_.end());
     notes_.clear();
     checked_(report);

@@ -163,7 +163,7 @@ class Judge {
   }
 
   // A sentence about these layers.
-  void Tell(bool lost, const std::string& what, const std::vector<std::string>& where) {
+  void Report(bool lost, const std::string& what, const std::vector<std::string>& where) {
     (lost ? verdict_.lost : verdict_.notes).push_back(fmt::format("{}: {}", ShortList(where), what));
   }
 
@@ -223,12 +223,12 @@ class Judge {
       for (const std::vector<uint64_t>& equal : copies)
         groups.push_back(ShortList(
             equal.size(), [&equal](size_t i) { return std::to_string(equal[i]); }, 8, " = "));
-      Tell(lost,
-           fmt::format("experts {} are equal bit for bit: {}", ShortList(groups),
-                       lost ? "those of one rank were saved in place of another's"
-                            : "the model was made of copies (upcycled, merged), or one was saved in place "
-                              "of another"),
-           where);
+      Report(lost,
+             fmt::format("experts {} are equal bit for bit: {}", ShortList(groups),
+                         lost ? "those of one rank were saved in place of another's"
+                              : "the model was made of copies (upcycled, merged), or one was saved in place "
+                                "of another"),
+             where);
     }
   }
 
@@ -282,11 +282,11 @@ class Judge {
     }
     for (const auto& [key, where] : found) {
       const auto& [lost, experts, why] = key;
-      Tell(lost,
-           fmt::format("{} {} the values of an initialization (standard deviation {:g}), while others were "
-                       "trained: {}",
-                       RangesOf(experts), experts.size() == 1 ? "has" : "have", range_, why),
-           where);
+      Report(lost,
+             fmt::format("{} {} the values of an initialization (standard deviation {:g}), while others were "
+                         "trained: {}",
+                         RangesOf(experts), experts.size() == 1 ? "has" : "have", range_, why),
+             where);
     }
   }
 
@@ -298,11 +298,12 @@ class Judge {
           layer.updated() && !unmoved.empty() && unmoved != layer.initial)
         found[unmoved].push_back(layer.mixture->name);
     for (const auto& [unmoved, where] : found)
-      Tell(false,
-           fmt::format("the exp_avg_sq of {} is zero, that of others is not: no token was routed there yet, "
-                       "their gradients are masked, or the optimizer's state was lost",
-                       RangesOf(unmoved)),
-           where);
+      Report(
+          false,
+          fmt::format("the exp_avg_sq of {} is zero, that of others is not: no token was routed there yet, "
+                      "their gradients are masked, or the optimizer's state was lost",
+                      RangesOf(unmoved)),
+          where);
   }
 
   const Manifest& manifest_;

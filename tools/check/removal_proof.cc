@@ -131,7 +131,7 @@ class InsistedTree final : public DeletionProof {
   explicit InsistedTree(std::string path) : path_(std::move(path)) {}
   Status Check(FileSystem& fs) const override {
     for (stdfs::path above = path_; above.has_relative_path(); above = above.parent_path())
-      if (StepAt(fs, above.string())) return Stays(path_, above.string() + " is a step of a run");
+      if (NamedStepOf(fs, above.string())) return Stays(path_, above.string() + " is a step of a run");
     return CheckBelow(fs, path_, 0);
   }
   std::string Text() const override { return "the user insists"; }

@@ -48,7 +48,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
   step.step = step.manifest->step;
   if (const auto health = HealthOf(step.manifest->state)) step.unhealthy = WhyUnhealthy(*health);
   step.checks = ReadVerifyRecord(fs, step.path, *step.manifest);
-  step.standing = StandingOf(step.checks, LookAtFiles(fs, step.path, *step.manifest));
+  step.standing = StandingOf(step.checks, StatFiles(fs, step.path, *step.manifest));
   step.trouble = step.standing.why;
   const Trust trust = step.standing.trust;
   if (trust == Trust::kDamaged || (trust != Trust::kUnverified && step.state == "committed"))

@@ -92,8 +92,8 @@ class ValueChecker {
       }
       begin += block->box.Volume();
     }
-    Tell(set[0], not_finite, "NaN or infinite");
-    Tell(set[0], not_rounded, "not the fp32 master rounded to the weight's dtype");
+    Report(set[0], not_finite, "NaN or infinite");
+    Report(set[0], not_rounded, "not the fp32 master rounded to the weight's dtype");
     return OkStatus();
   }
 
@@ -119,7 +119,7 @@ class ValueChecker {
       if (a[i] != b[i] || a[i + 1] != b[i + 1]) fault.Add(begin + i / 2);
   }
 
-  void Tell(uint32_t tensor, const Fault& fault, std::string_view what) {
+  void Report(uint32_t tensor, const Fault& fault, std::string_view what) {
     if (fault.count == 0) return;
     const StepReader* native = step_.native_step();
     const StoredAt at = native ? LocateElement(native->catalog(), tensor, fault.first) : StoredAt{};

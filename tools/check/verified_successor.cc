@@ -35,7 +35,7 @@ class Looker {
     CAIRN_RETURN_IF_ERROR(HoldsAsMuch(directory));
     CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(fs_, directory));
     const std::vector<Check> checks = ReadVerifyRecord(fs_, directory, manifest);
-    const std::vector<CheckedFile> files = LookAtFiles(fs_, directory, manifest);
+    const std::vector<CheckedFile> files = StatFiles(fs_, directory, manifest);
     const Standing standing = StandingOf(checks, files);
     if (standing.trust == Trust::kVerified) return OkStatus();
     const bool looked_so = std::ranges::any_of(
@@ -51,7 +51,7 @@ class Looker {
     if (lock.ok()) (void)lock->Lock(FileLock::How::kExclusive);
     if (const Status known = OnRecord(directory); known.kind() != StatusKind::kNotFound) return known;
     CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(fs_, directory));
-    const std::vector<CheckedFile> files = LookAtFiles(fs_, directory, manifest);
+    const std::vector<CheckedFile> files = StatFiles(fs_, directory, manifest);
     Progress progress("verifying " + directory, manifest.bytes(), show_progress_);
     const StepReport report = CheckStep(fs_, directory, {}, [&](uint64_t done) { progress.Update(done); });
     if (!report.trouble.ok()) return report.trouble;  // not read to the end: neither good nor damaged

@@ -159,8 +159,8 @@ ordered_json ToJson(const Check& check) {
           {"problems", check.problems},  {"first_problems", check.first_problems}};
 }
 
-std::vector<CheckedFile> LookAtFiles(FileSystem& fs, const std::string& step_directory,
-                                     const Manifest& manifest) {
+std::vector<CheckedFile> StatFiles(FileSystem& fs, const std::string& step_directory,
+                                   const Manifest& manifest) {
   std::vector<CheckedFile> files;
   for (const ManifestFile& file : manifest.files) {
     const auto info = fs.Stat(JoinPath(manifest.DirectoryOf(step_directory, file.name), file.name));

@@ -17,8 +17,8 @@ namespace cairn {
 
 // The step's files as they look now, in the manifest's order; missing files are left out. Sees real files
 // only.
-std::vector<CheckedFile> LookAtFiles(FileSystem& fs, const std::string& step_directory,
-                                     const Manifest& manifest);
+std::vector<CheckedFile> StatFiles(FileSystem& fs, const std::string& step_directory,
+                                   const Manifest& manifest);
 
 // Adds to the step's record by the rules of AddCheck, and returns the new record. Processes that do so at the
 // same time wait for each other. Errors: those of the disk; NotSupported: a later version of Cairn wrote it,

@@ -117,7 +117,7 @@ class SealVerb {
     Result<SealResult> result = SealForeignStep(fs_, step, options);
     progress.reset();
     if (!result.ok()) return result.status();
-    Tell(step, *result, taken.Seconds());
+    Report(step, *result, taken.Seconds());
     return OkStatus();
   }
 
@@ -145,7 +145,7 @@ class SealVerb {
     return OkStatus();
   }
 
-  void Tell(const FoundStep& step, const SealResult& result, double seconds) {
+  void Report(const FoundStep& step, const SealResult& result, double seconds) {
     if (result.outcome != SealOutcome::kSealed) code_ = kExitCheckFailed;
     if (options_.json) {
       Add(FactsOf(step, result, seconds));

@@ -160,7 +160,7 @@ Result<int> DryRun(Transfer transfer, const StripFlags& flags) {
   if (flags.options.dtype || transfer.quantization) {
     Progress progress("looking for overflows", cost.read_bytes, !json);
     transfer.progress = [&](uint64_t done) { progress.Update(done); };
-    CAIRN_ASSIGN_OR_RETURN(tried, transfer.Try());
+    CAIRN_ASSIGN_OR_RETURN(tried, transfer.CountOnly());
     if (!json) PrintError(tried.quantization);
   }
   const uint64_t overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0;

@@ -45,7 +45,7 @@ std::optional<Tracker> TrackerOf(FileSystem& fs, const FoundStep& step) {
   if (tracker.text->empty()) return tracker;
   if (alone)
     tracker.step = step.step;
-  else if (const auto named = StepAt(fs, JoinPath(run, *tracker.text)))
+  else if (const auto named = NamedStepOf(fs, JoinPath(run, *tracker.text)))
     tracker.step = named->step;
   else
     tracker.step = ParseNumber<int64_t>(*tracker.text, 0);  // Megatron's has only the number

@@ -139,7 +139,7 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
 FoundStep FoundStepAt(FileSystem& fs, const std::string& directory) {
   FoundStep found{.path = directory, .native = false};
   found.sealed = fs.Stat(JoinPath(directory, kSealName)).ok();
-  if (const auto step = StepAt(fs, directory)) {
+  if (const auto step = NamedStepOf(fs, directory)) {
     found.step = step->step;
     found.layout = step->layout;
     found.named = step->named;

@@ -55,7 +55,7 @@ Result<Place> Locate(FileSystem& fs, const std::string& argument);
 // The same for a path, which is not taken for RUN@STEP.
 Result<Place> PlaceAt(FileSystem& fs, const std::string& path);
 
-// `directory` as a step of another system, with the number that StepAt() finds.
+// `directory` as a step of another system, with the number that NamedStepOf() finds.
 FoundStep FoundStepAt(FileSystem& fs, const std::string& directory);
 
 // The directories in `directory` that are steps of other systems, by their names (global_step40,

@@ -29,7 +29,7 @@ constexpr double kMaxPatience = 1e9;  // seconds; clocks hold twice as many
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
 constexpr int kShortPatience = 10;  // the part of it that remains once the trainer has ended
 
-void Tell(const std::string& line) { std::fputs(fmt::format("cairn: {}\n", line).c_str(), stderr); }
+void Report(const std::string& line) { std::fputs(fmt::format("cairn: {}\n", line).c_str(), stderr); }
 
 std::string ContentName(std::string_view kind, std::string_view bytes) {
   return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
@@ -70,11 +70,11 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
   }
   const auto ignored = [](const Status&) {};
   const auto waiting = [](const Status& held, std::chrono::seconds more) {
-    Tell(fmt::format("a save waits, for up to {} s more: {}", more.count(), held.message()));
+    Report(fmt::format("a save waits, for up to {} s more: {}", more.count(), held.message()));
   };
   CAIRN_ASSIGN_OR_RETURN(RunLock lock,
                          RunLock::Hold(fs, run_dir, ignored, {.patience = patience, .waiting = waiting}));
-  if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Tell("warning: " + why);
+  if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Report("warning: " + why);
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
   auto& run = runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), {}, {}})
@@ -152,7 +152,7 @@ Status StepSave::CheckSpace(const SavePlan& plan, const SaveOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(run->limits, LimitsAt(fs_, request_.run_dir));
     return room;
   }
-  if (room.kind() == StatusKind::kNoSpace) Tell("warning: " + room.message());
+  if (room.kind() == StatusKind::kNoSpace) Report("warning: " + room.message());
   run->limits.clear();
   return OkStatus();
 }

@@ -23,7 +23,7 @@ auto PassOver(Notes& notes) {
   return [&](const Status& skipped) { notes.push_back("passed over: " + skipped.message()); };
 }
 
-void Tell(const OpenOptions& options, const Notes& notes) {
+void Report(const OpenOptions& options, const Notes& notes) {
   for (const std::string& note : notes)
     if (options.note) options.note(note);
 }
@@ -161,7 +161,7 @@ Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument, co
 Result<OpenedSource> OpenPlace(FileSystem& fs, const Place& place, const OpenOptions& options) {
   Notes notes;
   auto opened = OpenAny(fs, place, options, notes);
-  Tell(options, notes);
+  Report(options, notes);
   return opened;
 }
 
@@ -173,18 +173,18 @@ Result<OpenedSource> OpenWeights(FileSystem& fs, const std::string& argument, co
   const StatusKind kind = opened.status().kind();
   const bool not_read = kind == StatusKind::kNotSupported || kind == StatusKind::kInvalidArgument;
   if (opened.ok() || !not_read) {  // nor with a file that is missing or damaged
-    Tell(options, notes);
+    Report(options, notes);
     return opened;
   }
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
   Result<OpenedSource> weights = OpenAny(fs, place, without, of_weights);
-  Tell(options, weights.ok() ? of_weights : notes);
+  Report(options, weights.ok() ? of_weights : notes);
   if (!weights.ok()) return opened;
   if (cast && LacksMasters(*weights, *cast))
     return Status(opened.status().kind(), opened.status().message() + ": 16-bit ones, not their masters");
   const std::string why = opened.status().message();
-  Tell(options, {"note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow "))});
+  Report(options, {"note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow "))});
   return weights;
 }
 

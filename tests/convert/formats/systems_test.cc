@@ -172,12 +172,12 @@ TEST(Systems, FindsTheStepNumberAnywhereInAName) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const auto& [name, step] : {std::pair("epoch=1-step=187.ckpt", 187), {"gpt--step=9-last", 9}}) {
     PutFiles(dir, {std::string(name) + "/notes.txt"});
-    EXPECT_FALSE(StepAt(Fs(), dir / name)) << "nothing to read in it";
+    EXPECT_FALSE(NamedStepOf(Fs(), dir / name)) << "nothing to read in it";
     PutFiles(dir, Below(std::string(name) + "/weights", kFilesOf.at("dcp")));
-    EXPECT_EQ(StepAt(Fs(), dir / name)->step, step);
-    EXPECT_EQ(StepAt(Fs(), dir / name)->layout->format, "dcp");
+    EXPECT_EQ(NamedStepOf(Fs(), dir / name)->step, step);
+    EXPECT_EQ(NamedStepOf(Fs(), dir / name)->layout->format, "dcp");
   }
-  EXPECT_FALSE(StepAt(Fs(), dir.path()));
+  EXPECT_FALSE(NamedStepOf(Fs(), dir.path()));
 }
 
 // A format of one file, toy.bin: two fp32 elements.

@@ -147,7 +147,7 @@ TEST(TransferTest, ADryRunReportsTheCountsAndWritesNothing) {
   }
   Transfer transfer(source, TargetOf(tensors));
   transfer.reported = tensors.size();
-  const auto tried = transfer.Try();
+  const auto tried = transfer.CountOnly();
   const auto run = transfer.Run(Fs(), dir / "run");
   ASSERT_TRUE(tried.ok() && run.ok());
   EXPECT_TRUE(tried->overflowed && run->overflowed);

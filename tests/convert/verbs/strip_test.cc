@@ -321,12 +321,12 @@ TEST_F(StripOverflowTest, CountsOverflowAndLeavesNothing) {
 TEST_F(StripOverflowTest, ADryRunReportsItAndWritesNothing) {
   const auto step = StepReader::Open(Fs(), dir_ / "run/step-00000100");
   ASSERT_TRUE(step.ok());
-  const auto tried = PlanStrip(**step, {})->Try();
+  const auto tried = PlanStrip(**step, {})->CountOnly();
   ASSERT_TRUE(tried.ok()) << tried.status().message();
   EXPECT_TRUE(tried->overflowed);
   EXPECT_EQ(Find(*tried, "layers.1.mlp.up.weight").counts.overflowed, 2u);
-  EXPECT_FALSE(PlanStrip(**step, {.dtype = Dtype::kBF16})->Try()->overflowed);
-  EXPECT_FALSE(PlanStrip(**step, {.on_overflow = OnOverflow::kSaturate})->Try()->overflowed);
+  EXPECT_FALSE(PlanStrip(**step, {.dtype = Dtype::kBF16})->CountOnly()->overflowed);
+  EXPECT_FALSE(PlanStrip(**step, {.on_overflow = OnOverflow::kSaturate})->CountOnly()->overflowed);
   EXPECT_EQ(Left(), only_source_);
 }
 

@@ -72,7 +72,7 @@ class VerifiedStepTest : public testing::Test {
     std::vector<Check> checks = CheckStep(fs_, step_, options).checks;
     for (Check& check : checks) {
       check.of_bytes = manifest_.bytes();
-      check.files = LookAtFiles(fs_, step_, manifest_);
+      check.files = StatFiles(fs_, step_, manifest_);
     }
     ASSERT_TRUE(AddToVerifyRecord(fs_, step_, manifest_, checks).ok());
   }
@@ -139,7 +139,7 @@ TEST_F(VerifiedStepTest, RecordsRoundTrip) {
   EXPECT_FALSE(checks[2].first_problems.empty());
   EXPECT_EQ(checks[3].kind, CheckKind::kSample);
   EXPECT_FALSE(checks[3].ranges.empty());
-  EXPECT_EQ(checks[3].files, LookAtFiles(fs_, step_, manifest_));
+  EXPECT_EQ(checks[3].files, StatFiles(fs_, step_, manifest_));
   EXPECT_EQ(*AddToVerifyRecord(fs_, step_, manifest_, {}), checks);
   Manifest other = manifest_;
   other.step = 101;

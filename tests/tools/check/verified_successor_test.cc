@@ -31,7 +31,7 @@ class VerifiedSuccessorTest : public testing::Test {
   }
   Trust TrustOf(int64_t step) const {
     const Manifest manifest = (*StepReader::Open(fs_, Path(step)))->manifest();
-    return StandingOf(ReadVerifyRecord(fs_, Path(step), manifest), LookAtFiles(fs_, Path(step), manifest))
+    return StandingOf(ReadVerifyRecord(fs_, Path(step), manifest), StatFiles(fs_, Path(step), manifest))
         .trust;
   }
   void Flip(int64_t step) const {

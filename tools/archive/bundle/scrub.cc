@@ -112,7 +112,7 @@ Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) 
       .source = {.path = record.source, .native = record.form != Form::kFiles},
       .weights = record.form == Form::kWeights,
       .links = record.tree && record.tree->followed_links ? Links::kFollow : Links::kKeep};
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreSource(store, request, OptionsOf(store, record), {}));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, PutIntoStore(store, request, OptionsOf(store, record), {}));
   return Replaced(copy, record, record.source);
 }
 

@@ -101,8 +101,8 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
   return StoreStep(store, *weights, progress, options, std::move(record));
 }
 
-Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
-                               const ByteProgress& progress) {
+Result<ProvenCopy> PutIntoStore(const Store& store, const ArchiveRequest& request,
+                                const StoreOptions& options, const ByteProgress& progress) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   return StoreOpened(store, request, opened, options, progress);
 }

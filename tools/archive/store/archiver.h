@@ -52,8 +52,8 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
                                const ByteProgress& progress);
 
 // Stores the source in the form of the request, even if the store has it. Errors: Archive()'s.
-Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
-                               const ByteProgress& progress);
+Result<ProvenCopy> PutIntoStore(const Store& store, const ArchiveRequest& request,
+                                const StoreOptions& options, const ByteProgress& progress);
 
 // Stores the fp16 weights of a step. `whole`: the record of the step itself, even if its files are read from
 // another place. Errors: Corrupt if they do not fit fp16; those of StoreStep.
