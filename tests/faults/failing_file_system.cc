@@ -14,9 +14,10 @@ bool NeedsSpace(CallKind kind) {
 
 bool IsHint(const std::string& path) { return path.find("/" + LatestTempName("")) != std::string::npos; }
 
-constexpr const char* kCallNames[] = {"open",     "create",   "stat",  "list",      "mkdir",  "rename",
-                                      "exchange", "unlink",   "rmdir", "fsync dir", "statfs", "write",
-                                      "read",     "allocate", "fsync", "close"};
+constexpr const char* kCallNames[] = {"open",     "create", "stat",     "list",      "mkdir",  "rename",
+                                      "exchange", "unlink", "rmdir",    "fsync dir", "statfs", "set facts",
+                                      "write",    "read",   "allocate", "fsync",     "close"};
+static_assert(std::size(kCallNames) == static_cast<size_t>(CallKind::kClose) + 1);
 
 }  // namespace
 
