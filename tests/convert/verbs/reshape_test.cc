@@ -521,7 +521,8 @@ class LateShard final : public UnsyncedFileSystem {
 
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
-    if (call.kind == FsCall::Kind::kWrite && moment_.creating) return NoSpace("{}: disk full", call.path);
+    if (call.kind == FsCall::Kind::kWrite && call.bytes.size() >= kPageBytes && moment_.creating)
+      return NoSpace("{}: disk full", call.path);
     if (call.kind != FsCall::Kind::kCreate || !call.path.ends_with("shard-00007.h5"))
       return UnsyncedFileSystem::Do(call, run);
     moment_.creating = true;
