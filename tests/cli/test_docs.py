@@ -125,8 +125,9 @@ class DocsTest(unittest.TestCase):
         known = all_flags() | {"--nproc-per-node"}
         for path in (*ROOT.glob("scripts/*"), *ROOT.glob("tests/faults/main.cc"), *ROOT.glob("tests/**/CMakeLists.txt")):
             known.update(re.findall(r"--[a-z][\w-]*", path.read_text()))
-        for path in ROOT.glob("runtime/config/*flag*.cc"):  # other systems' names, which the help leaves out
-            known.update("--" + name for name in re.findall(r'^    \{"([\w-]+)"', path.read_text(), re.M))
+        # Other systems' names, which the help leaves out.
+        for path in (*ROOT.glob("runtime/config/*flag*.cc"), *ROOT.glob("runtime/config/*.txt")):
+            known.update("--" + name for name in re.findall(r'^(?:    \{")?([a-z][\w-]+)\b', path.read_text(), re.M))
         for page in PAGES:
             for flag in re.findall(r"`(--[a-z][\w-]*)", fences_apart(page.read_text())[0]):
                 with self.subTest(page=page.name, flag=flag):
