@@ -20,6 +20,7 @@
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
+#include "tools/place/step_files.h"
 
 namespace cairn {
 namespace {

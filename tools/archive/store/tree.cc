@@ -9,6 +9,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/base/sha256.h"
 #include "ckpt/base/sidecar_text.h"
 #include "ckpt/base/unix_nanoseconds.h"
