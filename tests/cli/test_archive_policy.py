@@ -394,6 +394,21 @@ class IdentityTest(CliTest):
         self.assertEqual(tree(self.dir / "one"), tree(self.dir / "e1/ckpt/step-00000004"))
         self.assertEqual(tree(self.dir / "two"), tree(self.dir / "e2/ckpt/step-00000008"))
 
+    def test_a_tree_of_the_policy_waits_for_its_writer(self):
+        """The training has made one file of the step so far, and not the one that its program writes last."""
+        steps = {"global_step40": "mp_rank_00_model_states.pt", "checkpoint-40": "model.safetensors", "step-40": "__0_0.distcp",
+                 "checkpoint_0": "pytorch_model_fsdp_0/__0_0.distcp", "iter_0000040": "__0_0.distcp",
+                 "step_40": "policy/weights/model/__0_0.distcp", "epoch_0_step_40": "model/__0_0.distcp"}
+        for number, (step, file) in enumerate(steps.items()):
+            with self.subTest(step=step):
+                path = self.dir / f"run{number}" / step / file
+                path.parent.mkdir(parents=True)
+                path.write_text("x")
+                (self.dir / f"run{number}" / "latest").write_text("global_step20")
+                policy = self.write(f"{number}.toml", 'store = "store"', f'tag = "t{number}"', f'trees = ["run{number}/{step}"]')
+                self.archive("run", "--policy", policy, says="stored 0 members, - of sources; 1 waiting")
+        self.assertFalse(list(self.store.glob("*.tar")) if self.store.is_dir() else [])
+
     def test_a_run_restarted_under_its_name_is_archived(self):
         self.step("gpt", 8, "a")
         policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', 'tag = "t"', self.LAST.format(1))

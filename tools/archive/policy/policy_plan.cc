@@ -22,6 +22,7 @@
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
+#include "tools/place/place.h"
 #include "tools/place/step_files.h"
 
 namespace cairn {
@@ -54,7 +55,7 @@ class Planner {
 
   void AddTrees() {
     for (const std::string& path : MatchPatterns(policy_.trees, members_, plan_.failures, plan_.notes))
-      AddTree({.path = path, .native = false}, "a tree that the policy names", false);
+      AddTree(FoundStepAt(fs_, path), "a tree that the policy names", false);
   }
 
   void AddTree(const FoundStep& source, const std::string& why, bool delete_source) {
