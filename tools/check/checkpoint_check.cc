@@ -236,7 +236,7 @@ class Checker {
   // Another system's checkpoint: its structure is good if it opens. Bytes are verified against the checksums
   // in its files, if any.
   Status CheckForeign(const Place& place) {
-    const std::string path = place.member.empty() ? place.path : place.path + ":" + place.member;
+    const std::string path = place.name();
     CAIRN_RETURN_IF_ERROR(RefuseSample(path));
     const Result<OpenedSource> opened = OpenPlace(fs_, place, asked_.open);
     if (!opened.ok()) {
@@ -355,7 +355,8 @@ Status CheckCheckpoints(FileSystem& fs, const std::string& argument, const Check
   CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
   if (place.kind == PlaceKind::kMember) return checker.CheckMember(place);
   // A run's tracker names its newest step, but a seal is stronger.
-  if (place.kind != PlaceKind::kForeignRun || (!checks.all && !place.steps.back().sealed && place.checkpoint))
+  if (place.kind != PlaceKind::kForeignRun ||
+      (!checks.all && !place.steps.back().sealed && IsCheckpoint(fs, place.path)))
     return checker.CheckAny(fs, place, place, false);
   std::vector<std::string> passed_over;
   CAIRN_ASSIGN_OR_RETURN(std::vector<FoundStep> steps, SavedSteps(fs, place.steps, passed_over));

@@ -71,7 +71,7 @@ Result<Documents> ReadTokens(const std::string& path) {
     CAIRN_ASSIGN_OR_RETURN(auto tokens, TokensOfLine(line, fmt::format("{}:{}", path, number)));
     if (!tokens.empty()) documents.push_back(std::move(tokens));
   }
-  if (documents.empty()) return InvalidArgument("--loss {}: there are no tokens in it", path);
+  if (documents.empty()) return InvalidArgument("--loss {}: it has no tokens", path);
   return documents;
 }
 

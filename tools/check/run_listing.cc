@@ -180,7 +180,7 @@ RunListing ListForeign(FileSystem& fs, const Place& place) {
   return run;
 }
 
-// The run at a place, of any system; nothing if there is none.
+// The run of any system at a place, or nothing.
 std::optional<RunListing> ListRunAt(FileSystem& fs, const Place& place) {
   if (place.native()) return ListRun(fs, place.path);
   if (place.kind != PlaceKind::kForeignRun || !HasKnownStep(fs, place)) return std::nullopt;
@@ -204,7 +204,7 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& argu
   if (auto run = ListRunAt(fs, place)) return std::vector{*std::move(run)};
   const bool step = place.kind == PlaceKind::kForeignStep;
   const bool known = (step || place.kind == PlaceKind::kTree) && HasKnownStep(fs, place);
-  if (known && (step || place.checkpoint)) return std::vector{ListForeign(fs, place)};
+  if (known && (step || IsCheckpoint(fs, path))) return std::vector{ListForeign(fs, place)};
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
   std::vector<RunListing> runs;
   for (const std::string& name : names)

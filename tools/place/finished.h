@@ -21,8 +21,8 @@ namespace cairn {
 Result<std::vector<FoundStep>> SavedSteps(FileSystem& fs, std::vector<FoundStep> steps,
                                           std::vector<std::string>& passed_over);
 
-// A file that is younger than `quiet_seconds` at `now`; null if there is none. A file further in the future
-// does not count: its clock is wrong, so its time does not show when it was written.
+// The first file that is younger than `quiet_seconds` at `now`, or null. A file further in the future does
+// not count: its clock is wrong, so its time does not show when it was written.
 const StepFile* YoungFile(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
 const StepFile* FileOfTheFuture(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
 

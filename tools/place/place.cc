@@ -51,7 +51,7 @@ std::string ListOfSteps(const std::map<int64_t, std::string>& steps) {
 // A run in a directory that is neither a step nor a checkpoint; empty if it has none.
 std::string RunIn(FileSystem& fs, const Place& tree) {
   const auto names = fs.List(tree.path);
-  if (!names.ok() || names->size() > kMostUnnamed || tree.checkpoint) return {};
+  if (!names.ok() || names->size() > kMostUnnamed || IsCheckpoint(fs, tree.path)) return {};
   for (const std::string& name : *names) {
     const auto place = PlaceAt(fs, JoinPath(tree.path, name));
     if (place.ok() && (place->kind == PlaceKind::kRun || place->kind == PlaceKind::kForeignRun))
@@ -130,7 +130,6 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
                : place.steps.empty() ? PlaceKind::kTree
                                      : PlaceKind::kForeignRun;
   if (place.kind != PlaceKind::kForeignRun) place.steps = {itself};
-  place.checkpoint = IsCheckpoint(fs, path);
   const Result<std::string> iteration = IterationOf(fs, path);
   if (iteration.ok() && IsSavedByCairnMegatron(fs, *iteration)) place.native_path = *iteration;
   return place;
@@ -204,7 +203,7 @@ std::string KindOfName(std::string_view name) {
 std::vector<std::string> UnknownSteps(FileSystem& fs, const Place& place) {
   const auto names = fs.List(place.path);
   if (!names.ok() || names->size() > kMostUnnamed || place.kind == PlaceKind::kForeignStep ||
-      place.checkpoint)
+      IsCheckpoint(fs, place.path))
     return {};
   std::map<std::string, std::vector<std::string>> kinds;
   for (const std::string& name : *names) {

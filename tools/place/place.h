@@ -1,4 +1,4 @@
-// What a path means, told once for every verb.
+// What a path means, for every verb.
 //
 // A place has the first of these kinds that fits; tests/cli/places.txt has what each verb does with it.
 #pragma once
@@ -30,12 +30,13 @@ struct Place {
   // Where the step of Cairn or the run with it is: the place itself, or the iteration of cairn.megatron that
   // the tracker of a run names. Empty of all others.
   std::string native_path = {};
-  bool sealed = false;      // the directory has a seal, sound or not
-  bool checkpoint = false;  // a format of another system recognises the directory itself
+  bool sealed = false;  // the directory has a seal, sound or not
   // The committed steps of a run or an iteration of Cairn, the steps of a kForeignRun (ListForeignSteps),
   // else the directory itself.
   std::vector<FoundStep> steps = {};
 
+  // As a user names it.
+  std::string name() const { return member.empty() ? path : path + ":" + member; }
   // Steps of Cairn are at this place, or should be.
   bool native() const { return native_path == path; }
   // Committed steps of Cairn are in it.

@@ -84,8 +84,9 @@ Result<std::string> StepToRead(FileSystem& fs, const Place& run, Notes& notes) {
 // A member is opened by what its files are, as a directory is.
 Result<OpenedSource> OpenAt(FileSystem& outside, Place place, const OpenOptions& options, Notes& notes) {
   OpenedSource opened{.step = {.outside = &outside}};
-  const std::string member = place.member.empty() ? "" : place.path + ":" + place.member;
-  if (!member.empty()) {
+  const std::string name = place.name();
+  const bool member = place.kind == PlaceKind::kMember;
+  if (member) {
     const Store store(outside, place.path);
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember found, FindMember(store, place.member));
     CAIRN_ASSIGN_OR_RETURN(auto view, OpenMember({store, found.tar}));
@@ -95,15 +96,15 @@ Result<OpenedSource> OpenAt(FileSystem& outside, Place place, const OpenOptions&
   FileSystem& fs = opened.step.fs();
   const bool native = !place.native_path.empty();
   if (options.format.empty() ? native : options.format == "native") {
-    if (!member.empty() && !native)
+    if (member && !native)
       return NotSupported(
           "{}: files of another system; make a step of them with cairn convert {} DST --to native",
-          place.path, member);
+          place.path, name);
     CAIRN_ASSIGN_OR_RETURN(opened.step.reader,
                            OpenCheckpoint(fs, native ? place.native_path : place.path, PassOver(notes)));
     return opened;
   }
-  if (place.kind == PlaceKind::kForeignRun && !place.checkpoint) {
+  if (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path)) {
     CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place, notes));
   }
   CAIRN_RETURN_IF_ERROR(OpenFiles(place.path, options, opened, notes));
