@@ -5,10 +5,10 @@
 // i modulo the number of ranks (its own rank's, if the topology stays the same). Pure.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "ckpt/model/catalog.h"
+#include "ckpt/model/model.h"
 #include "ckpt/model/placement.h"
 
 namespace cairn {
