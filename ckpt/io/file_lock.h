@@ -17,7 +17,7 @@ class FileLock {
   enum class How { kShared, kExclusive };
   enum class Missing { kCreate, kError };  // a file that does not exist
 
-  // Without a descriptor, everybody gets every lock, and there is no text.
+  // If `fd` is empty, every lock is granted, and the file has no text.
   FileLock(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
   // Takes the lock, or changes how it is held. False: another process holds it; then this one holds nothing.

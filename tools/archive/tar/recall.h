@@ -18,7 +18,7 @@ struct RecallCommands {
 // True if a file that is not small has far fewer blocks on the disk than bytes: it is on tape. A file that a
 // crash left as a hole looks the same; only a recall that fails to bring it back shows the difference. Pure.
 bool LooksLikeStub(const FileInfo& info);
-bool IsStub(FileSystem& fs, const std::string& path);  // false if there is no such file
+bool IsStub(FileSystem& fs, const std::string& path);  // false if the file does not exist
 
 // Errors: "FILE: on tape, needs recall …" of the first stub.
 Status CheckOnDisk(FileSystem& fs, const std::vector<std::string>& paths);
