@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/data/blend_index.h"
