@@ -6,11 +6,11 @@
 
 #include "ckpt/base/exit_code.h"
 #include "ckpt/base/threads.h"
+#include "ckpt/job/job_ranks.h"
 #include "runtime/comm/launch.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/config/named_tokenizer.h"
 #include "runtime/control/console.h"
-#include "runtime/control/rank_message.h"
 #include "runtime/control/request_file.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"

@@ -20,12 +20,13 @@
 
 #include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
+#include "ckpt/job/job_ranks.h"
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/control/console.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/control/launchers.h"
 #include "runtime/control/mailbox.h"
-#include "runtime/control/rank_message.h"
 #include "runtime/control/status_board.h"
 #include "runtime/control/watchdog.h"
 

@@ -50,6 +50,7 @@ ControlPlane::~ControlPlane() = default;
 
 int ControlPlane::rank() const { return mailbox_->rank(); }
 int ControlPlane::size() const { return mailbox_->size(); }
+std::string ControlPlane::NameOf(int rank) const { return Watchdog::Name(rank); }
 
 std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name) const {
   return std::make_unique<ControlPlane>(mailbox_->Duplicate(name), timeout_seconds_);
@@ -63,7 +64,7 @@ Status ControlPlane::Flush(double deadline, std::string_view what) {
   Backoff backoff(kMessagePauses);
   while (!mailbox_->Delivered()) {
     if (Now() > deadline)
-      return Aborted("{}: {} could not deliver its message within {} s", what, Watchdog::Name(rank()),
+      return Aborted("{}: {} could not deliver its message within {} s", what, NameOf(rank()),
                      timeout_seconds_);
     backoff.Pause();
   }
@@ -83,7 +84,7 @@ Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double de
     if (message && SequenceOf(*message) == sequence) return *std::move(message);
     if (message && SequenceOf(*message) > sequence) {
       early_[from] = *std::move(message);
-      return Aborted("{}: {} continued without {}", what, Watchdog::Name(from), Watchdog::Name(rank()));
+      return Aborted("{}: {} continued without {}", what, NameOf(from), NameOf(rank()));
     }
     if (message) continue;
     if (Now() > deadline)

@@ -1,5 +1,4 @@
-// Small messages between all ranks, from any thread: commits, votes, reports. rank_message.h builds agreement
-// on top of them.
+// The ranks of a training (ckpt/job/job_ranks.h), whose messages go through a mailbox of its launcher.
 //
 // Apart from the collectives of training: its own communicator (or keys of the TCP store), waits that sleep,
 // and failures that come back as a Status, so that a failed save does not stop training. After a timeout it
@@ -17,20 +16,21 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/base/status.h"
+#include "ckpt/job/job_ranks.h"
 
 namespace cairn {
 
 class Mailbox;
 
-class ControlPlane {
+class ControlPlane final : public JobRanks {
  public:
   // `timeout_seconds` is for each operation. Transport::NewControlPlane makes the first one.
   ControlPlane(std::shared_ptr<Mailbox> mailbox, double timeout_seconds);
-  ~ControlPlane();
+  ~ControlPlane() override;
 
-  int rank() const;
-  int size() const;
+  int rank() const override;
+  int size() const override;
+  std::string NameOf(int rank) const override;
 
   // Another one with its own communicator, for another thread. Collective; main thread, before that thread
   // starts.
@@ -38,13 +38,11 @@ class ControlPlane {
 
   // Likewise, a separate mailbox over the same ranks.
   std::shared_ptr<Mailbox> NewMailbox(const std::string& name) const;
+
   double timeout_seconds() const { return timeout_seconds_; }
 
-  // On rank 0 all blobs by rank; elsewhere an empty vector, as soon as the blob has left.
-  Result<std::vector<std::string>> GatherToRoot(std::string blob, std::string_view what);
-
-  // Rank 0's blob. Rank 0 returns once it has left.
-  Result<std::string> BroadcastFromRoot(std::string blob, std::string_view what);
+  Result<std::vector<std::string>> GatherToRoot(std::string blob, std::string_view what) override;
+  Result<std::string> BroadcastFromRoot(std::string blob, std::string_view what) override;
 
  private:
   Result<std::string> Receive(int from, uint64_t sequence, double deadline, std::string_view what);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ckpt/base/status.h"
-#include "runtime/control/rank_message.h"
+#include "runtime/control/console.h"
 
 namespace cairn {
 

@@ -3,8 +3,9 @@
 #include <set>
 
 #include "ckpt/base/this_process.h"
+#include "ckpt/job/job_ranks.h"
 #include "ckpt/model/save_interval.h"
-#include "runtime/control/rank_message.h"
+#include "runtime/control/console.h"
 
 namespace cairn {
 

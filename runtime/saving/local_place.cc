@@ -16,10 +16,11 @@
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
+#include "ckpt/job/job_ranks.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
+#include "runtime/control/console.h"
 #include "runtime/control/process_info.h"
-#include "runtime/control/rank_message.h"
 #include "runtime/control/watchdog.h"
 
 namespace cairn {

@@ -9,8 +9,9 @@
 #include <algorithm>
 
 #include "ckpt/base/byte_codec.h"
+#include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
-#include "runtime/control/rank_message.h"
+#include "runtime/control/console.h"
 
 namespace cairn {
 
@@ -36,7 +37,7 @@ void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   ReportChange(*save, status);
   if (!status.ok() && save->durable) return saver_.Start(save);
   if (status.ok()) {
-    save->durable_seconds = std::chrono::duration<double>(Save::Clock::now() - save->started).count();
+    save->durable_seconds = SecondsSince(save->started);
     if (save->durable && saver_.copies_local_steps()) {
       save->drain = DrainOf(*save);
       drains_.push_back(save->drain);
@@ -57,6 +58,7 @@ Status LocalSaver::Commit(Save& save) {
   Committer committer(fs_, place_.run_dir, save.info.identity.step, save.nonce);
   const Status made = committer.MakePartial();
   Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, committer.partial(), save, direct_) : made;
+  save.written_seconds = SecondsSince(save.started);
   const Result<StepSeal> seal = Seal(save, receipt);
   Status status = Agree(*control_, WriteShare(save, committer, seal), "local save");
   if (status.ok()) {
@@ -71,14 +73,12 @@ Status LocalSaver::Commit(Save& save) {
   return OkStatus();
 }
 
-// Collective: rank 0 makes the seal of all receipts; every rank gets it.
+// Collective: rank 0 makes the seal of all parts; every rank gets it.
 Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& receipt) {
-  const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "local shard receipts");
+  const Result<std::vector<SavePart>> parts = GatherParts(messages_, PartOf(save, receipt));
   const auto make = [&]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(blobs.status());
-    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
-    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal,
-                           MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
+    CAIRN_RETURN_IF_ERROR(parts.status());
+    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, SealOf(save, *parts, views_));
     ByteWriter out;
     out.Put(static_cast<uint64_t>(seal.index.size()));
     out.PutRaw(seal.index);

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/saving/local_place.h"
 #include "runtime/saving/peer_files.h"
+#include "runtime/saving/local_place.h"
 #include "runtime/saving/saver.h"
 
 namespace cairn {
@@ -48,6 +48,7 @@ class LocalSaver {
   const Direct direct_;
   Saver& saver_;
   const std::unique_ptr<ControlPlane> control_;
+  RankSaveMessages messages_{*control_};
   PeerFiles& peers_;
   std::vector<std::shared_ptr<Save>> drains_;  // still reading from local steps
   SaidOnce leftovers_{"old local step not removed: "};

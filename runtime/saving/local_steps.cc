@@ -12,11 +12,12 @@
 #include <set>
 
 #include "ckpt/base/byte_codec.h"
+#include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/verify.h"
-#include "runtime/control/rank_message.h"
+#include "runtime/control/console.h"
 
 namespace cairn {
 namespace {

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "runtime/saving/peer_file_system.h"
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/health.h"
 #include "runtime/saving/local_place.h"
-#include "runtime/saving/peer_file_system.h"
 
 namespace cairn {
 

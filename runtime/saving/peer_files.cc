@@ -9,7 +9,7 @@
 #include "ckpt/base/byte_codec.h"
 #include "runtime/control/background_thread.h"
 #include "runtime/control/mailbox.h"
-#include "runtime/control/rank_message.h"
+#include "ckpt/job/job_ranks.h"
 #include "runtime/control/watchdog.h"
 
 namespace cairn {

@@ -13,12 +13,13 @@
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/model.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/step/find_step.h"
-#include "runtime/control/rank_message.h"
+#include "runtime/control/console.h"
 #include "runtime/saving/load_state.h"
 
 namespace cairn {

@@ -1,9 +1,7 @@
 // Makes snapshots durable, one after the other, in parallel with the training.
 //
-// Every rank's thread writes its shard (or copies it from a local step) and sends its receipt to rank 0,
-// which seals and publishes the step and reports to all. If older steps are to be retired after that, every
-// rank first reads its shard back: a step that is found damaged never gets its name. All ranks hand over the
-// same saves in the same order.
+// Every rank's thread writes its shard, or copies it from a local step; the ranks then commit the step
+// together (ckpt/job/job_save.h). All ranks hand over the same saves in the same order.
 #pragma once
 
 #include <atomic>
@@ -13,7 +11,7 @@
 #include <string>
 
 #include "ckpt/base/worker_pool.h"
-#include "ckpt/run/committer.h"
+#include "ckpt/job/job_save.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "runtime/control/control_plane.h"
@@ -55,17 +53,11 @@ inline double SecondsSince(Save::Clock::time_point start) {
 // Writes the snapshot of a save as this rank's shard into a directory.
 Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
                                    Direct direct);
-// The shards of all ranks, as rank 0 gets them: receipts, and how long the writes took.
-struct WrittenShards {
-  std::vector<TensorEntry> tensors;  // of the model, and all random states
-  std::vector<ShardReceipt> receipts;
-  std::vector<double> seconds;
-};
-// The info for the manifest, with the count of non-finite values of all ranks.
-StepInfo InfoOf(const Save& save, const WrittenShards& written);
-std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt);
-// `blobs` are in order of rank. Errors: that of a rank, which it names.
-Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs);
+// This rank's part of the step: its shard, and how long that took.
+Result<SavePart> PartOf(const Save& save, const Result<ShardReceipt>& receipt);
+// The seal of all parts, which adds their random states, and the count of non-finite values of all ranks.
+// Reports a rank that took much longer than the others. `views`: of rank 0's seals.
+Result<StepSeal> SealOf(const Save& save, const std::vector<SavePart>& parts, H5Views& views);
 
 // Runs `flush` on a queue's thread, in parallel with the training.
 void FlushInBackground(WorkerPool& queue, std::function<void()> flush);
@@ -84,21 +76,16 @@ class Saver {
   bool copies_local_steps() const { return config_.save_codec == "none" && !config_.split_master; }
 
  private:
-  Committer CommitterOf(const Save& save) const;
-  std::vector<std::string> NamesBeside() const;
   Status Flush(Save& save);
-  Result<ShardReceipt> WriteShard(const Save& save);
+  Result<ShardReceipt> WriteShard(const Save& save, const std::string& directory);
   Result<ShardReceipt> WritePacked(const std::string& directory, const Save& save, bool compress);
-  Status CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs, const Status& read);
-  void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
-  void Retire(const Save& save);
-  Status ReadBack(const Save& save, const ShardReceipt& receipt) const;
 
   const TrainConfig& config_;
   const Direct direct_;
   const RunLock* const lock_;
   const std::vector<BesideFile> beside_;
   const std::unique_ptr<ControlPlane> control_;
+  RankSaveMessages messages_{*control_};
   FileSystem& fs_;
   const RetentionPolicy retention_;
   SaveCodec codec_;

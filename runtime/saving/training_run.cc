@@ -5,11 +5,10 @@
 #include <cstdlib>
 
 #include "ckpt/base/this_process.h"
-#include "ckpt/io/mount_points.h"
+#include "ckpt/job/job_save.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_identity.h"
 #include "runtime/control/console.h"
-#include "runtime/control/rank_message.h"
 
 namespace cairn {
 namespace {
@@ -24,18 +23,6 @@ constexpr seconds kPatienceOfRequeued{900};
 seconds PatienceOf(const TrainConfig& config) {
   if (config.wait_for_lock >= 0) return seconds(config.wait_for_lock);
   return SlurmRestarts(std::getenv) > 0 ? kPatienceOfRequeued : seconds(0);
-}
-
-Status Open(FileSystem& fs, const std::string& run_dir, const LockWait& wait, TrainingRun& opened) {
-  const auto left = [](const Status& why) { Say("leftover not removed: " + why.message()); };
-  CAIRN_ASSIGN_OR_RETURN(opened.lock, RunLock::Hold(fs, run_dir, left, wait));
-  if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Say("warning: " + why);
-  CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs, run_dir));
-  if (owned.before.ownership == Ownership::kCopied)
-    Say(fmt::format("{} is a copy of {}: from now on it is a separate run, {}", run_dir, owned.before.owner,
-                    owned.run.substr(0, 8)));
-  opened.run = owned.run;
-  return OkStatus();
 }
 
 }  // namespace
@@ -53,11 +40,14 @@ Result<TrainingRun> OpenTrainingRun(FileSystem& fs, const TrainConfig& config, C
     opened.run = NewRunId();
     const auto start = Clock::now();
     const auto round = std::clamp(std::chrono::ceil<seconds>(deadline - start), seconds(0), longest);
-    const Status status =
-        config.save.empty() ? OkStatus() : Open(fs, config.save, {[=] { return round; }, waiting}, opened);
-    const bool waited = !opened.lock && status.kind() == StatusKind::kAlreadyExists;
-    if (waited && Clock::now() - start >= round && Clock::now() < deadline) return std::string();
-    CAIRN_RETURN_IF_ERROR(status);
+    if (!config.save.empty()) {
+      Result<HeldRun> held = HoldRun(fs, config.save, {[=] { return round; }, waiting}, Say);
+      const bool waited = held.status().kind() == StatusKind::kAlreadyExists;
+      if (waited && Clock::now() - start >= round && Clock::now() < deadline) return std::string();
+      CAIRN_RETURN_IF_ERROR(held.status());
+      opened.lock = std::move(held->lock);
+      opened.run = std::move(held->run);
+    }
     return opened.run + NewRunId().substr(0, 16);
   };
   std::string names;

@@ -1,9 +1,9 @@
 #include "runtime/train/starting_model.h"
 
+#include "ckpt/job/job_ranks.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/step_reader.h"
 #include "runtime/config/checkpoint_model.h"
-#include "runtime/control/rank_message.h"
 
 namespace cairn {
 namespace {

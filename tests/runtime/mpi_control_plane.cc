@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "runtime/control/rank_message.h"
+#include "ckpt/job/job_ranks.h"
 #include "tests/support/mpi_main.h"
 
 namespace cairn {

@@ -6,8 +6,8 @@
 
 #include <numeric>
 
+#include "ckpt/job/job_ranks.h"
 #include "runtime/comm/parallel_dims.h"
-#include "runtime/control/rank_message.h"
 #include "tests/support/mpi_main.h"
 
 namespace cairn {

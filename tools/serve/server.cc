@@ -252,7 +252,7 @@ class Server {
     socket_.Send({{{"id", id}, {"event", "written"}}, {}});
     CAIRN_RETURN_IF_ERROR(running.save.Finish(*input.plan, input.options));
     const double durable = running.watch.Seconds();
-    const std::vector<std::string> left = running.save.RetireSteps(input.options);
+    const std::vector<std::string> left = running.save.RetireSteps();
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
                 {"durable_s", durable},

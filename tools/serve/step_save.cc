@@ -12,7 +12,6 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/io/fresh_names.h"
-#include "ckpt/io/mount_points.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
@@ -20,7 +19,6 @@
 #include "ckpt/step/find_step.h"
 #include "ckpt/step/packed_shard_writer.h"
 #include "ckpt/step/shard_image.h"
-#include "ckpt/step/verify.h"
 
 namespace cairn {
 namespace {
@@ -68,17 +66,14 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
     if (held->second.lock.CheckPlace().ok()) return held->second.lock.CheckHeld();
     runs_.erase(held);  // removed or moved away between two saves: the new directory is another run
   }
-  const auto ignored = [](const Status&) {};
   const auto waiting = [](const Status& held, std::chrono::seconds more) {
     Report(fmt::format("a save waits, for up to {} s more: {}", more.count(), held.message()));
   };
-  CAIRN_ASSIGN_OR_RETURN(RunLock lock,
-                         RunLock::Hold(fs, run_dir, ignored, {.patience = patience, .waiting = waiting}));
-  if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Report("warning: " + why);
-  CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
+  CAIRN_ASSIGN_OR_RETURN(HeldRun ours, HoldRun(fs, run_dir, {patience, waiting}, Report));
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
-  auto& run = runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), {}, {}})
-                  .first->second;
+  auto& run =
+      runs_.emplace(CanonicalPath(run_dir), Run{std::move(ours.lock), std::move(steps.newest), {}, {}})
+          .first->second;
   if (auto limits = LimitsAt(fs, run_dir); limits.ok()) run.limits = *std::move(limits);
   return OkStatus();
 }
@@ -113,7 +108,7 @@ StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest
                    .news = [this] { return News(); }}) {}
 
 Status StepSave::Begin() {
-  if (!rendezvous_.team().leads()) return OkStatus();
+  if (!leads()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(runs_.Hold(fs_, request_.run_dir, patience_));
   CAIRN_RETURN_IF_ERROR(committer_.MakePartial());
   return rendezvous_.Begin();
@@ -123,16 +118,23 @@ Status StepSave::Begin() {
 // the shard is.
 Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
                             const std::function<Status(uint64_t end)>& wait_for) {
-  if (!rendezvous_.team().leads()) CAIRN_RETURN_IF_ERROR(rendezvous_.Begin());
+  if (!leads()) CAIRN_RETURN_IF_ERROR(rendezvous_.Begin());
   entered_ = true;
   CAIRN_RETURN_IF_ERROR(rendezvous_.Check());
-  if (rendezvous_.team().leads()) CAIRN_RETURN_IF_ERROR(CheckSpace(plan, options));
+  JobSave::Options job{.scratch = IsTeamFileName, .retention = options.retention};
+  if (leads()) {
+    CAIRN_RETURN_IF_ERROR(CheckSpace(plan, options));
+    CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
+    job.lock = &run->lock;
+  }
+  job_.emplace(fs_, static_cast<SaveMessages&>(*this), request_.run_dir, request_.step, request_.nonce,
+               std::move(job));
   (void)fs_.List(request_.run_dir);  // the run's owner may not have existed when this host last looked
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
   std::future<Status> handling = std::async([&] {
     CAIRN_RETURN_IF_ERROR(wait_for(plan.memory.bytes().size()));
-    return HandleValues(plan, values, options);
+    return HandleValues(plan, values);
   });
   const Status written = WriteOwnShard(plan, options, wait_for);
   const Status handled = handling.get();
@@ -163,19 +165,19 @@ Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
   plan.shard->Bind(identity_);
   const std::span<std::byte> image = plan.memory.bytes();
   if (options.compress) CAIRN_RETURN_IF_ERROR(wait_for(image.size()));
-  CAIRN_ASSIGN_OR_RETURN(
-      receipt_, options.compress
-                    ? WritePackedImage(fs_, committer_.partial(), *plan.shard, image)
-                    : WriteShardImage(fs_, committer_.partial(), *plan.shard, image, {.wait_for = wait_for}));
+  CAIRN_ASSIGN_OR_RETURN(part_.receipt, options.compress
+                                            ? WritePackedImage(fs_, committer_.partial(), *plan.shard, image)
+                                            : WriteShardImage(fs_, committer_.partial(), *plan.shard, image,
+                                                              {.wait_for = wait_for}));
   return OkStatus();
 }
 
-Status StepSave::HandleValues(SavePlan& plan, const SaveValues& values, const SaveOptions& options) {
+Status StepSave::HandleValues(SavePlan& plan, const SaveValues& values) {
   if (!alone()) return LeaveValues(plan, values);
   CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, plan.tensors));
   for (const Packet& group : values.groups) CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, group));
   CAIRN_RETURN_IF_ERROR(state_dict_.Close());
-  return WriteContents(plan, options);
+  return WriteContents(plan);
 }
 
 // Ranks that have the same bytes leave them once; a later rank finds the file, or writes the same bytes
@@ -189,30 +191,40 @@ Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_vi
 }
 
 Status StepSave::LeaveValues(const SavePlan& plan, const SaveValues& values) {
-  CAIRN_ASSIGN_OR_RETURN(left_.head["table"], LeaveContent("table", plan.table));
-  left_.head["groups"] = nlohmann::json::array();
+  nlohmann::json left{{"groups", nlohmann::json::array()}, {"copies", nlohmann::json::object()}};
+  CAIRN_ASSIGN_OR_RETURN(left["table"], LeaveContent("table", plan.table));
   for (const Packet& group : values.groups) {
     CAIRN_ASSIGN_OR_RETURN(std::string name, LeaveContent("group", EncodePacket(group)));
-    left_.head["groups"].push_back(std::move(name));
+    left["groups"].push_back(std::move(name));
   }
-  left_.head["copies"] = nlohmann::json::object();
   for (const auto& [group, digests] : values.copies.items()) {
-    CAIRN_ASSIGN_OR_RETURN(left_.head["copies"][group], LeaveContent("copies", digests.dump()));
+    CAIRN_ASSIGN_OR_RETURN(left["copies"][group], LeaveContent("copies", digests.dump()));
   }
+  part_.note = left.dump();
   return OkStatus();
 }
 
-// Before older steps are deleted, the shards of the new one are read back.
-Status StepSave::ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const {
-  if (!receipt || !options.retention.enabled()) return OkStatus();
-  return ReadBackShard(fs_, committer_.partial(), *receipt, identity_);
+Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
+  HeldRuns::Run* run = nullptr;  // on rank 0
+  if (leads()) {
+    CAIRN_ASSIGN_OR_RETURN(run, runs_.At(request_.run_dir));
+  }
+  const auto seal = [&](std::vector<SavePart>& parts) { return Seal(plan, options, run->newest, parts); };
+  CAIRN_RETURN_IF_ERROR(job_->Commit(part_, identity_, seal));
+  if (run == nullptr) return OkStatus();
+  run->newest = commit_;
+  origins_.Saved(commit_, plan.names, options.when);
+  return OkStatus();
 }
 
-Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
-  CAIRN_RETURN_IF_ERROR(ReadBack(receipt_, options));
-  if (!alone() && receipt_) left_.tail = receipt_->Encode();
-  CAIRN_ASSIGN_OR_RETURN(const auto receipts, rendezvous_.GatherToRoot(EncodePacket(left_)));
-  if (rendezvous_.team().leads()) return Commit(plan, options, receipts);
+Result<std::vector<std::string>> StepSave::Gather(const Result<std::string>& blob) {
+  CAIRN_RETURN_IF_ERROR(blob.status());
+  return rendezvous_.GatherToRoot(*blob);
+}
+
+// The name of the step tells the others.
+Status StepSave::Tell(const Status& outcome) {
+  if (leads() || !outcome.ok()) return outcome;
   // Rank 0 waits as long for the slowest rank, and commits after that.
   const Patience twice = [this] { return 2 * patience_(); };
   return rendezvous_.AwaitPublished(twice, [this] { return IsCommitted(); });
@@ -224,12 +236,12 @@ Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
 }
 
 // Contents that ranks share are read once, for the first rank that names them.
-Status StepSave::Gather(const SavePlan& plan, const std::vector<std::string>& receipts) {
+Status StepSave::MergeParts(const SavePlan& plan, const std::vector<SavePart>& parts) {
   std::set<std::string> seen;
   const std::string own_table = ContentName("table", plan.table);
   for (int rank = 0; rank < request_.world; ++rank) {
-    CAIRN_ASSIGN_OR_RETURN(const Packet left, DecodePacket(receipts[rank]));
-    const auto table = left.head.at("table").get<std::string>();
+    const auto left = nlohmann::json::parse(parts[rank].note);
+    const auto table = left.at("table").get<std::string>();
     if (table == own_table) {
       if (seen.insert(table).second) CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, plan.tensors));
     } else if (seen.insert(table).second) {
@@ -237,17 +249,14 @@ Status StepSave::Gather(const SavePlan& plan, const std::vector<std::string>& re
       CAIRN_ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, DecodeTable(rows));
       CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, tensors));
     }
-    for (const auto& name : left.head.at("groups").get<std::vector<std::string>>()) {
+    for (const auto& name : left.at("groups").get<std::vector<std::string>>()) {
       if (!seen.insert(name).second) continue;
       CAIRN_ASSIGN_OR_RETURN(const std::string packed, ReadTeamFile(name));
       CAIRN_ASSIGN_OR_RETURN(const Packet group, DecodePacket(packed));
       CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, group));
     }
-    CAIRN_RETURN_IF_ERROR(copies_.Add(rank, left.head.at("copies"),
-                                      [this](const std::string& name) { return ReadTeamFile(name); }));
-    if (left.tail.empty()) continue;
-    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(left.tail));
-    shard_receipts_.push_back(std::move(receipt));
+    CAIRN_RETURN_IF_ERROR(
+        copies_.Add(rank, left.at("copies"), [this](const std::string& name) { return ReadTeamFile(name); }));
   }
   return state_dict_.Close();
 }
@@ -266,53 +275,47 @@ StepInfo StepSave::InfoOf(const SaveOptions& options) const {
 
 // Writes two shards: values, which every step has and whose sizes change; and small tensors, if any, which
 // are laid out once.
-Status StepSave::WriteContents(SavePlan& plan, const SaveOptions& options) {
-  const auto write = [&](ContentShard& shard, int writer, std::span<const StateDict::Content> contents) {
+Status StepSave::WriteContents(SavePlan& plan) {
+  const auto write = [&](ContentShard& shard, int writer,
+                         std::span<const StateDict::Content> contents) -> Status {
     CAIRN_ASSIGN_OR_RETURN(auto receipt,
                            shard.Write(fs_, committer_.partial(), ShardName(writer), identity_, contents));
-    if (receipt) value_receipts_.push_back(*receipt);
-    return ReadBack(receipt, options);
+    if (!receipt) return OkStatus();
+    value_receipts_.push_back(*receipt);
+    return job_->ReadBack(*receipt, identity_);
   };
   CAIRN_RETURN_IF_ERROR(write(plan.values, request_.world, state_dict_.values()));
   return write(plan.small_tensors, request_.world + 1, state_dict_.small_tensors());
 }
 
-Status StepSave::Commit(SavePlan& plan, const SaveOptions& options,
-                        const std::vector<std::string>& receipts) {
+Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
+                                const std::optional<BranchedStep>& newest, std::vector<SavePart>& parts) {
   runs_.RemoveFailed();  // every rank has arrived: none reads from it any more
-  if (alone()) {
-    if (receipt_) shard_receipts_.push_back(*receipt_);
-  } else {
-    CAIRN_RETURN_IF_ERROR(Gather(plan, receipts));
-    CAIRN_RETURN_IF_ERROR(WriteContents(plan, options));
+  if (!alone()) {
+    CAIRN_RETURN_IF_ERROR(MergeParts(plan, parts));
+    CAIRN_RETURN_IF_ERROR(WriteContents(plan));
   }
-  std::ranges::move(value_receipts_, std::back_inserter(shard_receipts_));
-  CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
+  std::vector<ShardReceipt> receipts;
+  for (SavePart& part : parts)
+    if (part.receipt) receipts.push_back(*std::move(part.receipt));
+  std::ranges::move(value_receipts_, std::back_inserter(receipts));
   StepInfo info = InfoOf(options);
-  info.descent =
-      NextDescent(request_.step, identity_.run, run->newest,
-                  origins_.Of(identity_.run, request_.step, plan.names, options.when, run->newest));
-  Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
+  info.descent = NextDescent(request_.step, identity_.run, newest,
+                             origins_.Of(identity_.run, request_.step, plan.names, options.when, newest));
+  Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
-  CAIRN_RETURN_IF_ERROR(committer_.Commit(
-      *seal, {.lock = &run->lock, .scratch = IsTeamFileName, .read_back = options.retention.enabled()}));
-  run->newest = BranchedStep{request_.step, identity_.run, info.descent};
-  origins_.Saved(*run->newest, plan.names, options.when);
-  return OkStatus();
+  commit_ = BranchedStep{request_.step, identity_.run, info.descent};
+  return seal;
 }
 
-std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const {
+std::vector<std::string> StepSave::RetireSteps() const {
   std::vector<std::string> left;
-  if (!rendezvous_.team().leads()) return left;
+  if (!leads()) return left;
   const Result<HeldRuns::Run*> run = runs_.At(request_.run_dir);
   if (!run.ok()) return {std::string(run.status().message())};
-  const auto complain = [&](const Status& why) {
+  job_->Retire(identity_, [&](const Status& why) {
     if ((*run)->left.emplace(why.message()).second) left.emplace_back(why.message());
-  };
-  RetentionPolicy policy = options.retention;
-  policy.run = identity_.run;
-  const Status retired = ApplyRetention(fs_, request_.run_dir, policy, request_.nonce, complain);
-  if (!retired.ok()) complain(retired);
+  });
   return left;
 }
 
@@ -323,7 +326,7 @@ bool StepSave::IsCommitted() const {
     return false;
   const Result<Manifest> manifest = ReadManifest(fs_, step_dir());
   if (!manifest.ok()) return false;
-  return !receipt_ || std::ranges::find(manifest->files, receipt_->file) != manifest->files.end();
+  return !part_.receipt || std::ranges::find(manifest->files, part_.receipt->file) != manifest->files.end();
 }
 
 TeamNews StepSave::News() const {
@@ -340,10 +343,9 @@ void StepSave::Hear(const nlohmann::json& news) {
 }
 
 void StepSave::Abandon(const Status& why) {
-  const bool leads = rendezvous_.team().leads();
-  if (!leads && !entered_ && !rendezvous_.Begin().ok()) return;
+  if (!leads() && !entered_ && !rendezvous_.Begin().ok()) return;
   rendezvous_.Fail(Aborted("{}", why.message()));  // the others: SaveFailed
-  if (!leads || !fs_.Stat(committer_.partial()).ok()) return;
+  if (!leads() || !fs_.Stat(committer_.partial()).ok()) return;
   rendezvous_.Dismiss();
   if (alone()) return committer_.Abandon();
   // A rank that waits for the commit, or arrives only now, must find the room and the reason in it.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ckpt/io/directory_room.h"
+#include "ckpt/job/job_save.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/rendezvous.h"
 #include "ckpt/run/run_dir.h"
@@ -83,7 +84,7 @@ struct SaveValues {
   nlohmann::json copies = nlohmann::json::object();
 };
 
-class StepSave {
+class StepSave : private SaveMessages {
  public:
   // After `trainer_ended` the save continues, but its patience with silent ranks is short: the restarted
   // training waits for the run.
@@ -98,9 +99,9 @@ class StepSave {
                     const std::function<Status(uint64_t end)>& wait_for);
   // Returns when the step is committed.
   Status Finish(SavePlan& plan, const SaveOptions& options);
-  // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
+  // After Finish: rank 0 removes the steps that the options do not keep. Returns a sentence for each that
   // could not be removed, if it is the first save that leaves it; the save is still good.
-  std::vector<std::string> RetireSteps(const SaveOptions& options) const;
+  std::vector<std::string> RetireSteps() const;
   // Abandons the save, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
   bool alone() const { return rendezvous_.team().alone(); }
@@ -111,17 +112,22 @@ class StepSave {
   const std::string& step_dir() const { return committer_.step_dir(); }
 
  private:
+  bool leads() const override { return rendezvous_.team().leads(); }
+  bool InPartial() const override { return true; }
+  Result<std::vector<std::string>> Gather(const Result<std::string>& blob) override;
+  Status Tell(const Status& outcome) override;
+
   Status CheckSpace(const SavePlan& plan, const SaveOptions& options);
   Status WriteOwnShard(SavePlan& plan, const SaveOptions& options,
                        const std::function<Status(uint64_t end)>& wait_for);
-  Status HandleValues(SavePlan& plan, const SaveValues& values, const SaveOptions& options);
+  Status HandleValues(SavePlan& plan, const SaveValues& values);
   Status LeaveValues(const SavePlan& plan, const SaveValues& values);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
-  Status Gather(const SavePlan& plan, const std::vector<std::string>& receipts);
-  Status WriteContents(SavePlan& plan, const SaveOptions& options);
-  Status ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const;
+  Result<StepSeal> Seal(SavePlan& plan, const SaveOptions& options, const std::optional<BranchedStep>& newest,
+                        std::vector<SavePart>& parts);
+  Status MergeParts(const SavePlan& plan, const std::vector<SavePart>& parts);
+  Status WriteContents(SavePlan& plan);
   StepInfo InfoOf(const SaveOptions& options) const;
-  Status Commit(SavePlan& plan, const SaveOptions& options, const std::vector<std::string>& receipts);
   bool IsCommitted() const;
   TeamNews News() const;
   Result<std::string> ReadTeamFile(const std::string& name) const;
@@ -137,12 +143,12 @@ class StepSave {
   const Rendezvous rendezvous_;
   bool entered_ = false;  // the rendezvous; its directory may be gone since
   StepIdentity identity_;
-  std::optional<ShardReceipt> receipt_;
-  Packet left_;  // names the contents that this rank wrote
+  std::optional<JobSave> job_;  // since WriteShard
+  SavePart part_;               // its note is a packet that names the contents that this rank wrote
   // Rank 0:
+  BranchedStep commit_;                       // since Seal
   StateDict state_dict_;                      // of all ranks
   Copies copies_;                             // of all ranks
-  std::vector<ShardReceipt> shard_receipts_;  // of the ranks
   std::vector<ShardReceipt> value_receipts_;  // of the two shards of values
 };
 

@@ -7,10 +7,10 @@
 #include <functional>
 #include <thread>
 
+#include "ckpt/job/job_ranks.h"
 #include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
-#include "runtime/control/rank_message.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/saving/checkpointer_options.h"
 #include "runtime/saving/local_saver.h"
