@@ -52,12 +52,8 @@ int ControlPlane::rank() const { return mailbox_->rank(); }
 int ControlPlane::size() const { return mailbox_->size(); }
 std::string ControlPlane::NameOf(int rank) const { return Watchdog::Name(rank); }
 
-std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name) const {
-  return std::make_unique<ControlPlane>(mailbox_->Duplicate(name), timeout_seconds_);
-}
-
-std::shared_ptr<Mailbox> ControlPlane::NewMailbox(const std::string& name) const {
-  return mailbox_->Duplicate(name);
+std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name, double patience) const {
+  return std::make_unique<ControlPlane>(mailbox_->Duplicate(name), patience * timeout_seconds_);
 }
 
 Status ControlPlane::Flush(double deadline, std::string_view what) {

@@ -32,12 +32,9 @@ class ControlPlane final : public JobRanks {
   int size() const override;
   std::string NameOf(int rank) const override;
 
-  // Another one with its own communicator, for another thread. Collective; main thread, before that thread
-  // starts.
-  std::unique_ptr<ControlPlane> Create(const std::string& name) const;
-
-  // Likewise, a separate mailbox over the same ranks.
-  std::shared_ptr<Mailbox> NewMailbox(const std::string& name) const;
+  // Another one with its own communicator, for another thread, with `patience` times the timeout. Collective;
+  // main thread, before that thread starts.
+  std::unique_ptr<ControlPlane> Create(const std::string& name, double patience = 1) const;
 
   double timeout_seconds() const { return timeout_seconds_; }
 

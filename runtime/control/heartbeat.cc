@@ -2,65 +2,27 @@
 // all of its addresses, and one that is heard at the one that its newest datagram came from.
 #include "runtime/control/heartbeat.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <sstream>
 #include <utility>
 
+#include "ckpt/job/socket_place.h"
 #include "runtime/control/status_board.h"
 
 namespace cairn {
 namespace {
 
-constexpr size_t kMaxAddresses = 16;
 constexpr size_t kMaxMessage = 64;
 constexpr double kLongestPause =
     1.0;  // seconds between two turns; in a longer one this process was suspended
 
 double SecondsNow() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string TextOf(in_addr address) {
-  std::array<char, INET_ADDRSTRLEN> text{};
-  return inet_ntop(AF_INET, &address, text.data(), text.size());
-}
-
-// This host's addresses, or the loopback's if it has no other.
-std::vector<std::string> OwnAddresses() {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
-  std::vector<std::string> addresses, loopback;
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || !(each->ifa_flags & IFF_UP))
-      continue;
-    auto& into = (each->ifa_flags & IFF_LOOPBACK) ? loopback : addresses;
-    into.push_back(TextOf(reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr));
-  }
-  return addresses.empty() ? loopback : addresses;
-}
-
-std::vector<sockaddr_in> ParsePlace(const std::string& place) {
-  std::istringstream in(place);
-  uint16_t port = 0;
-  std::vector<sockaddr_in> addresses;
-  in >> port;
-  for (std::string text; addresses.size() < kMaxAddresses && in >> text;) {
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {}, .sin_zero = {}};
-    if (inet_pton(AF_INET, text.c_str(), &address.sin_addr) == 1) addresses.push_back(address);
-  }
-  return addresses;
 }
 
 std::string MessageOf(const std::string& word, int first_rank) {
@@ -73,16 +35,8 @@ Heartbeat::Heartbeat(UniqueFd socket, std::string place)
     : socket_(std::move(socket)), place_(std::move(place)) {}
 
 Result<std::unique_ptr<Heartbeat>> Heartbeat::Open() {
-  UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in any{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_ANY)}, .sin_zero = {}};
-  socklen_t length = sizeof(any);
-  if (!fd.ok() || bind(fd.get(), reinterpret_cast<sockaddr*>(&any), length) != 0 ||
-      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0)
-    return IoError("no UDP socket: {}", strerror(errno));
-  const std::vector<std::string> addresses = OwnAddresses();
-  if (addresses.empty()) return IoError("no network interface has an IPv4 address");
-  return std::unique_ptr<Heartbeat>(
-      new Heartbeat(std::move(fd), fmt::format("{} {}", ntohs(any.sin_port), fmt::join(addresses, " "))));
+  CAIRN_ASSIGN_OR_RETURN(auto place, OpenPlace(SOCK_DGRAM | SOCK_NONBLOCK));
+  return std::unique_ptr<Heartbeat>(new Heartbeat(std::move(place.first), std::move(place.second)));
 }
 
 void Heartbeat::Begin(std::shared_ptr<StatusBoard> board, const std::string& word, int own,

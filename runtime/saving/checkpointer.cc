@@ -9,8 +9,9 @@
 
 #include "ckpt/base/parse_number.h"
 #include "ckpt/io/directory_room.h"
-#include "ckpt/model/layout.h"
 #include "ckpt/job/job_ranks.h"
+#include "ckpt/model/layout.h"
+#include "runtime/control/background_thread.h"
 #include "runtime/control/console.h"
 #include "runtime/saving/resume.h"
 #include "runtime/saving/state_snapshot.h"
@@ -19,7 +20,9 @@
 namespace cairn {
 namespace {
 
-constexpr int64_t kAlarmAfter = 3;     // saves that failed in a row
+constexpr int64_t kAlarmAfter = 3;  // saves that failed in a row
+// The work of others with local files may take longer than an answer, but not forever.
+constexpr double kSessionPatience = 10;
 constexpr int64_t kMaxDoublings = 10;  // of the iterations until a failed save is tried again
 
 // The state of a training that begins with the weights and the optimizer of another.
@@ -67,14 +70,17 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
 Status Checkpointer::OpenLocal() {
   if (config_.save_local.empty()) return OkStatus();
   Result<LocalPlace> place = OpenLocalPlace(fs_, config_, run_, nonce_, *control_);
-  if (const Status& opened = place.status(); !opened.ok()) {  // the same on all ranks
+  auto peers = PeerFiles::Open(fs_, control_->Create("local files", kSessionPatience),
+                               control_->timeout_seconds(), BecomeBackgroundThread);
+  const Status& opened = place.ok() ? peers.status() : place.status();
+  if (!opened.ok()) {  // the same on all ranks
     if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
     if (control_->rank() == 0)
       Say(fmt::format("no local checkpoints: {}; all go directly to {}", opened.message(), config_.save));
     return OkStatus();
   }
   place_ = *std::move(place);
-  peers_ = std::make_unique<PeerFiles>(fs_, control_->NewMailbox("local files"), control_->timeout_seconds());
+  peers_ = *std::move(peers);
   local_saver_ = std::make_unique<LocalSaver>(fs_, *place_, options_.direct, *saver_,
                                               control_->Create("local saves"), *peers_);
   return OkStatus();

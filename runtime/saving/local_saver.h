@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/saving/peer_files.h"
+#include "ckpt/job/peer_files.h"
 #include "runtime/saving/local_place.h"
 #include "runtime/saving/saver.h"
 

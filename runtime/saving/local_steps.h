@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/saving/peer_file_system.h"
+#include "ckpt/job/peer_file_system.h"
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/committer.h"

@@ -77,7 +77,7 @@ void SurviveALateRank(ControlPlane& plane) {
 void Run(Transport& transport) {
   auto plane = transport.NewControlPlane("main");
   auto saver = plane->Create("saver");
-  const auto impatient = std::make_unique<ControlPlane>(plane->NewMailbox("impatient"), 1.0);
+  const auto impatient = plane->Create("impatient", 1.0 / 60);
   SaveWhileTraining(transport, *saver);
   SurviveALateRank(*impatient);
 }

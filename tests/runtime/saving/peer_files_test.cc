@@ -1,10 +1,11 @@
-#include "runtime/saving/peer_files.h"
+#include "ckpt/job/peer_files.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
+#include "runtime/control/control_plane.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/thread_world.h"
 
@@ -15,8 +16,11 @@ namespace {
 template <typename Body>
 void RunPeers(ThreadWorld& world, double timeout_seconds, const Body& body) {
   world.Run([&](std::shared_ptr<Mailbox> mailbox) {
-    PeerFiles peers(FileSystem::Posix(), std::move(mailbox), timeout_seconds);
-    body(peers);
+    const auto peers = PeerFiles::Open(
+        FileSystem::Posix(), std::make_unique<ControlPlane>(std::move(mailbox), 10 * timeout_seconds),
+        timeout_seconds, [] {});
+    ASSERT_TRUE(peers.ok()) << peers.status().message();
+    body(**peers);
   });
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ckpt/io/read_only_file_system.h"
-#include "runtime/saving/peer_files.h"
+#include "ckpt/job/peer_files.h"
 
 namespace cairn {
 

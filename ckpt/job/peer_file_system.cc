@@ -1,11 +1,7 @@
-#include "runtime/saving/peer_file_system.h"
-
-#include <algorithm>
+#include "ckpt/job/peer_file_system.h"
 
 namespace cairn {
 namespace {
-
-constexpr uint64_t kReadBytes = 16 << 20;  // of one message
 
 class PeerFile final : public ReadOnlyFile {
  public:
@@ -26,13 +22,8 @@ class PeerFile final : public ReadOnlyFile {
 
 Status ReadPeerFile(PeerFiles& peers, int rank, const std::string& name, uint64_t offset,
                     std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const PeerFiles::Read read{rank, name, offset, bytes.first(std::min<uint64_t>(bytes.size(), kReadBytes))};
-    CAIRN_RETURN_IF_ERROR(peers.ReadAll({&read, 1}));
-    bytes = bytes.subspan(read.out.size());
-    offset += read.out.size();
-  }
-  return OkStatus();
+  const PeerFiles::Read read{rank, name, offset, bytes};
+  return peers.ReadAll({&read, 1});
 }
 
 Result<std::unique_ptr<File>> PeerFileSystem::OpenForRead(const std::string& path, Direct direct) {
