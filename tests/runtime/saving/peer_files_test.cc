@@ -1,10 +1,12 @@
 #include "ckpt/job/peer_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <thread>
 
+#include "ckpt/job/socket_place.h"
 #include "runtime/control/control_plane.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/thread_world.h"
@@ -100,6 +102,50 @@ TEST(PeerFiles, AnUnresponsiveRankEndsTheSession) {
     const Status status = peers.Session({}, [] { return OkStatus(); });
     EXPECT_EQ(status.kind(), StatusKind::kAborted) << status.message();
   });
+}
+
+// The only rank of a job. Keeps what it sends.
+class LoneRank final : public JobRanks {
+ public:
+  explicit LoneRank(std::vector<std::string>& sent) : sent_(sent) {}
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string NameOf(int rank) const override { return fmt::format("rank {}", rank); }
+  Result<std::vector<std::string>> GatherToRoot(std::string blob, std::string_view /*what*/) override {
+    sent_.push_back(blob);
+    return std::vector<std::string>{std::move(blob)};
+  }
+  Result<std::string> BroadcastFromRoot(std::string blob, std::string_view /*what*/) override { return blob; }
+
+ private:
+  std::vector<std::string>& sent_;
+};
+
+// Who does not know the secret is not answered, whatever he sends, and does not disturb the others.
+TEST(PeerFiles, AStrangerIsNotAnswered) {
+  std::vector<std::string> sent;
+  const auto peers = PeerFiles::Open(FileSystem::Posix(), std::make_unique<LoneRank>(sent), 10, [] {});
+  ASSERT_TRUE(peers.ok()) << peers.status().message();
+  const std::vector<sockaddr_in> place = ParsePlace(sent.back());
+  ASSERT_FALSE(place.empty()) << sent.back();
+  const std::string own(3 << 20, 'x');
+  for (const std::string& greeting : {std::string("\5\0\0\0wrong", 9), std::string("\xff\xff\xff\xff", 4),
+                                      std::string("GET / HTTP/1.1\r\n\r\n"), std::string()}) {
+    const UniqueFd stranger(socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(connect(stranger.get(), reinterpret_cast<const sockaddr*>(&place[0]), sizeof(place[0])), 0);
+    ASSERT_EQ(send(stranger.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(greeting.size()));
+    (void)shutdown(stranger.get(), SHUT_WR);
+    char answer = 0;
+    EXPECT_LE(recv(stranger.get(), &answer, 1, 0), 0) << greeting;
+    std::string got(own.size(), '\0');
+    const Status read = (*peers)->Session({{"memory", {std::as_bytes(std::span(own)), ""}}}, [&] {
+      const PeerFiles::Read all{0, "memory", 0, std::as_writable_bytes(std::span(got))};
+      return (*peers)->ReadAll({&all, 1});
+    });
+    EXPECT_TRUE(read.ok()) << read.message();
+    EXPECT_TRUE(got == own);
+  }
 }
 
 }  // namespace
