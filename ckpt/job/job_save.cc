@@ -42,7 +42,7 @@ Result<HeldRun> HoldRun(FileSystem& fs, const std::string& run_dir, const LockWa
   return HeldRun{std::move(lock), std::move(owned.run)};
 }
 
-// Of several failures, that of the first rank.
+// If several ranks failed, the first one is named.
 Result<std::vector<std::string>> RankSaveMessages::Gather(const Result<std::string>& blob) {
   CAIRN_ASSIGN_OR_RETURN(
       std::vector<std::string> blobs,

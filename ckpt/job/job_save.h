@@ -80,7 +80,7 @@ class JobSave {
   // Makes the seal of all parts; rank 0 calls it. It may add shards to the step (ReadBack).
   using Sealer = std::function<Result<StepSeal>(std::vector<SavePart>& parts)>;
 
-  // Of step `step` of a run that rank 0 holds. All ranks have the same nonce. Does nothing yet.
+  // Saves step `step` of a run that rank 0 holds. All ranks have the same nonce. Does nothing yet.
   JobSave(FileSystem& fs, SaveMessages& messages, std::string run_dir, int64_t step, std::string nonce,
           Options options);
 

@@ -70,10 +70,11 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
 Status Checkpointer::OpenLocal() {
   if (config_.save_local.empty()) return OkStatus();
   Result<LocalPlace> place = OpenLocalPlace(fs_, config_, run_, nonce_, *control_);
-  auto peers = PeerFiles::Open(fs_, control_->Create("local files", kSessionPatience),
-                               control_->timeout_seconds(), BecomeBackgroundThread);
-  const Status& opened = place.ok() ? peers.status() : place.status();
-  if (!opened.ok()) {  // the same on all ranks
+  Result<std::unique_ptr<PeerFiles>> peers = place.status();
+  if (place.ok())
+    peers = PeerFiles::Open(fs_, control_->Create("local files", kSessionPatience),
+                            control_->timeout_seconds(), BecomeBackgroundThread);
+  if (const Status& opened = peers.status(); !opened.ok()) {  // the same on all ranks
     if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
     if (control_->rank() == 0)
       Say(fmt::format("no local checkpoints: {}; all go directly to {}", opened.message(), config_.save));
