@@ -41,6 +41,11 @@ class ScheduleFree(Kept):  # schedulefree 1.4.1, AdamWScheduleFree
         return {"z": p.clone(), "exp_avg_sq": p.grad.square()}
 
 
+class Dotted(Kept):  # of no package: keys with dots
+    def keep(self, p):
+        return {"toy.omega": p.grad.clone(), "a.b.c": p.clone(), "step": torch.tensor(float(STEPS))}
+
+
 class Adam8bit(Kept):  # bitsandbytes 0.50, with min_8bit_size=0
     BLOCKS = "__bnb_optimizer_quant_state__"
 
@@ -80,7 +85,7 @@ def of_transformers(model):
 OPTIMIZERS = {
     "adamw": one(torch.optim.AdamW), "sgd": one(torch.optim.SGD, lr=0.1, momentum=0.9), "adafactor": one(torch.optim.Adafactor),
     "adafactor_of_transformers": of_transformers, "lion": one(Lion, betas=(0.9, 0.99)), "adam8bit": one(Adam8bit, betas=(0.9, 0.99)),
-    "schedule_free": one(ScheduleFree, betas=(0.9, 0.99), k=STEPS), "muon": muon}
+    "schedule_free": one(ScheduleFree, betas=(0.9, 0.99), k=STEPS), "muon": muon, "dotted": one(Dotted)}
 
 
 def llama(directory=None):
@@ -125,7 +130,7 @@ def write_deepspeed(out):
     deepspeed.init_distributed("gloo", rank=0, world_size=1)
     config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1},
               "zero_allow_untested_optimizer": True}
-    for name in ("adamw", "sgd", "adafactor", "lion", "adam8bit", "schedule_free"):
+    for name in ("adamw", "sgd", "adafactor", "lion", "adam8bit", "schedule_free", "dotted"):
         model = llama(out / "config")
         engine, *_ = deepspeed.initialize(model=model, optimizer=OPTIMIZERS[name](model)[0], config=config)
         for _ in range(STEPS):
@@ -166,7 +171,8 @@ def write_megatron(out):
 
     made = {"adamw": lambda: core.get_megatron_optimizer(config["adam"], [ddp]).chained_optimizers[0],
             "sgd": lambda: core.get_megatron_optimizer(config["sgd"], [ddp]).chained_optimizers[0],
-            "lion": lambda: wrapped(Lion, list(model.parameters())), "muon": chained}
+            "lion": lambda: wrapped(Lion, list(model.parameters())), "dotted": lambda: wrapped(Dotted, list(model.parameters())),
+            "muon": chained}
     for name, make in made.items():
         chosen = make()
         for part in getattr(chosen, "chained_optimizers", [chosen]):

@@ -171,14 +171,15 @@ Status StateDict::Close() {
   return CheckPaths(Tensors());
 }
 
-std::set<std::string> StateDict::Optimizers() const {
-  std::vector<std::string_view> names;
-  for (const auto& [fqn, tensor] : tensors_) names.push_back(fqn);
-  for (const auto& [fqn, value] : values_) names.push_back(fqn);
-  return DcpOptimizers(names);
+DcpOptimizers StateDict::Optimizers() const {
+  std::vector<DcpName> names;
+  for (const auto* tensors : {&tensors_, &small_})
+    for (const auto& [fqn, tensor] : *tensors) names.push_back(DcpNameOf(tensor));
+  for (const auto& [fqn, value] : values_) names.push_back({fqn});
+  return DcpOptimizersOf(names);
 }
 
-bool StateDict::OptimizersAreApart(const std::set<std::string>& optimizers) const {
+bool StateDict::OptimizersAreApart(const DcpOptimizers& optimizers) const {
   for (const auto* tensors : {&tensors_, &small_})
     for (const auto& [fqn, tensor] : *tensors)
       if (IsToldApart(fqn, tensor.entry.spec.name, optimizers)) return true;
@@ -202,9 +203,9 @@ std::optional<double> StateDict::OneStep(const std::set<double>& plain) const {
 
 nlohmann::json StateDict::ManifestState() const {
   nlohmann::json state = nlohmann::json::object(), other = nlohmann::json::object();
-  const std::set<std::string> optimizers = Optimizers();
+  const DcpOptimizers optimizers = Optimizers();
   std::set<double> steps;
-  DcpParamGroups groups;
+  DcpParamGroups groups(optimizers);
   for (const auto& [fqn, value] : values_) {
     const nlohmann::json& said = value.second.value;
     if (!said.contains("json")) continue;

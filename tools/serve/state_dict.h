@@ -64,8 +64,8 @@ class StateDict {
   Status AddSmallTensors();
   Status CheckNames() const;
   std::string Json() const;
-  std::set<std::string> Optimizers() const;
-  bool OptimizersAreApart(const std::set<std::string>& optimizers) const;
+  DcpOptimizers Optimizers() const;
+  bool OptimizersAreApart(const DcpOptimizers& optimizers) const;
   std::optional<double> OneStep(const std::set<double>& plain) const;
 
   std::map<std::string, StateTensor> tensors_;  // by FQN, in shards

@@ -3,17 +3,9 @@
 #include <set>
 
 #include "ckpt/io/strict_json.h"
-#include "convert/formats/training/dcp_places.h"
 
 namespace cairn {
 namespace {
-
-std::set<std::string> OptimizersAmong(const std::vector<StateTensor>& tensors,
-                                      const std::vector<std::string>& others) {
-  std::vector<std::string_view> names(others.begin(), others.end());
-  for (const StateTensor& tensor : tensors) names.push_back(tensor.fqn);
-  return DcpOptimizers(names);
-}
 
 Result<Role> RoleOf(const StateTensor& tensor, const DcpPlace& place) {
   if (place.role) return *place.role;
@@ -22,6 +14,10 @@ Result<Role> RoleOf(const StateTensor& tensor, const DcpPlace& place) {
 }
 
 }  // namespace
+
+DcpName DcpNameOf(const StateTensor& tensor) {
+  return {tensor.fqn, PathTexts(tensor.path), tensor.entry.spec.shape.rank()};
+}
 
 std::vector<std::string> PathTexts(const nlohmann::json& path) {
   std::vector<std::string> texts;
@@ -52,11 +48,11 @@ Result<StateTensor> DescribedTensor(const nlohmann::json& described) {
 }
 
 void PlaceTensors(std::vector<StateTensor>& tensors, const std::vector<std::string>& others) {
-  const std::set<std::string> optimizers = OptimizersAmong(tensors, others);
   std::vector<DcpName> names;
-  for (const StateTensor& tensor : tensors)
-    names.push_back({tensor.fqn, PathTexts(tensor.path), tensor.entry.spec.shape.rank()});
-  const std::vector<DcpPlace> places = PlaceDcpTensors(names, optimizers);
+  for (const StateTensor& tensor : tensors) names.push_back(DcpNameOf(tensor));
+  std::vector<DcpName> all = names;
+  for (const std::string& other : others) all.push_back({other});
+  const std::vector<DcpPlace> places = PlaceDcpTensors(names, DcpOptimizersOf(all));
   std::set<std::pair<std::string, Role>> taken;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Result<Role> role = RoleOf(tensors[i], places[i]);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ckpt/model/tensor.h"
+#include "convert/formats/training/dcp_places.h"
 
 namespace cairn {
 
@@ -18,6 +19,8 @@ struct StateTensor {
   nlohmann::json path;  // in the state dict, see PathTexts; null if not flattened
   TensorEntry entry;
 };
+
+DcpName DcpNameOf(const StateTensor& tensor);
 
 // The parts of a "path" as texts: texts, list positions, and {"key", "text"} of keys that are not texts.
 // Empty if the value has no path.

@@ -26,11 +26,10 @@ std::vector<DcpName> NamesOf(const DcpIndex& index) {
   return names;
 }
 
-std::set<std::string> OptimizersOf(const DcpIndex& index) {
-  std::vector<std::string_view> names;
-  for (const DcpTensor& tensor : index.tensors) names.push_back(tensor.name);
-  for (const DcpBytes& bytes : index.bytes) names.push_back(bytes.name);
-  return DcpOptimizers(names);
+DcpOptimizers OptimizersOf(const DcpIndex& index) {
+  std::vector<DcpName> names = NamesOf(index);
+  for (const DcpBytes& bytes : index.bytes) names.push_back({bytes.name});
+  return DcpOptimizersOf(names);
 }
 
 class DcpReader {
@@ -52,18 +51,20 @@ class DcpReader {
     // Our own writer's other names may look like states, too; those of an optimizer have its groups.
     const auto may_be_state = [&](size_t i) {
       return places[i].role != Role::kWeight && !IsAllowed(options_, names[i].name) &&
-             (!IsOwnOther(names[i].name) || IsOfDcpOptimizers(names[i].name, optimizers_));
+             (!IsOwnOther(names[i].name) || IsOfDcpOptimizers(names[i].name, optimizers_.starts));
     };
     std::vector<DcpName> states;
     for (size_t i = 0; i < places.size(); ++i)
       if (may_be_state(i)) states.push_back(names[i]);
-    unread_ = UnreadDcpOptimizers(states, places, optimizers_);
+    const auto unread = UnreadDcpOptimizers(states, places, optimizers_);
+    for (const auto& [optimizer, state] : unread) unread_.insert(optimizer);
     const bool part = HasUnreadState(places, [&](size_t i) { return index_.tensors[i].shape; });
     leave_optimizer_ = (!unread_.empty() || part) && IsAllowed(options_, "optimizer");
     const bool kept = options_.keep_unread && options_.config.empty();  // under its own names
     if (!unread_.empty() && !leave_optimizer_ && !kept)
-      return NotSupported("{}: its {}state has numbers or unknown names, which only DCP keeps; {}", path_,
-                          *unread_.begin(), "--allow optimizer takes the weights without it");
+      return NotSupported("{}: its {}state has numbers or unknown names ({}), which only DCP keeps; {}",
+                          path_, unread.begin()->first, unread.begin()->second,
+                          "--allow optimizer takes the weights without it");
     if (leave_optimizer_) {
       manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
       unread_.clear();
@@ -120,8 +121,10 @@ class DcpReader {
         fits &= path == form.Weight(places[i].parameter);
       } else if (places[i].role && places[i].optimizer) {
         const std::string_view key = kDcpPlaces.NameOf(*places[i].role);
-        const auto keys = static_cast<size_t>(std::ranges::count(key, '.')) + 3;
-        take(path, form.flat ? 1 : keys, states, form.optimizer);
+        const auto dots = static_cast<size_t>(std::ranges::count(key, '.'));
+        const bool dotted = dots > 0 && !form.flat && !path.empty() && path.back() == key;
+        if (dotted && std::ranges::find(form.dotted, key) == form.dotted.end()) form.dotted.emplace_back(key);
+        take(path, form.flat ? 1 : 3 + (dotted ? 0 : dots), states, form.optimizer);
         fits &= path == form.State(places[i].parameter, key);
       }
     }
@@ -351,7 +354,7 @@ class DcpReader {
   const std::string path_;
   ReaderOptions& options_;
   const DcpIndex& index_;
-  const std::set<std::string> optimizers_;  // the start of their names
+  const DcpOptimizers optimizers_;
   StoredBuilder builder_;
   DcpItems items_;
   Manifest manifest_;
@@ -359,7 +362,7 @@ class DcpReader {
   bool leave_optimizer_ = false;  // as some of it cannot be read
   bool one_step_ = false;         // of all parameters
   std::optional<double> plain_step_;
-  DcpParamGroups groups_;
+  DcpParamGroups groups_{optimizers_};
   bool is_own_ = false;                                      // our own writer wrote it
   nlohmann::json own_others_;                                // kDcpOthers, as our writer lists them
   std::set<std::string, std::less<>> others_;                // of neither model nor optimizer
@@ -381,7 +384,7 @@ Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string
                                                ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcp(fs, path));
   const auto is_state = [optimizers = OptimizersOf(index)](const std::string& name) {
-    return IsOfDcpOptimizers(name, optimizers) || DcpStatePlace(name, optimizers);
+    return IsOfDcpOptimizers(name, optimizers.starts) || DcpStatePlace(name, optimizers);
   };
   DropLostStates(fs, path, options, is_state, index);
   return DcpReader(fs, path, options, index).Open();

@@ -51,18 +51,6 @@ std::string_view WithoutChained(std::string_view name) {
   return TakeNumber<int>(rest) && rest.starts_with('.') ? rest.substr(1) : name;
 }
 
-// Takes "optimizer.state.momentum_buffer." off a name; nothing if it does not begin so.
-std::optional<Role> TakeState(std::string_view& name) {
-  if (!name.starts_with(kOptimizerState)) return std::nullopt;
-  std::string_view rest = name.substr(kOptimizerState.size());
-  const std::string_view key = rest.substr(0, rest.find('.'));
-  const bool master = key == kTorchDistPlaces.master || key == kShardedTorchDistPlaces.master;
-  const auto role = master ? Role::kMaster : StateRole(key);
-  if (!role || key.size() == rest.size()) return std::nullopt;
-  name = rest.substr(key.size() + 1);
-  return role;
-}
-
 bool IsOfOptimizer(std::string_view name) { return WithoutChained(name).starts_with("optimizer."); }
 
 // A parsed name: a role, a module, and whether all layers are stacked under it.
@@ -72,6 +60,7 @@ struct DistName {
   bool stacked = false;
   std::optional<int> half = {};    // of gate and up: a tensor of its own
   std::optional<int> expert = {};  // its tensor holds only this one
+  std::string weight = {};         // of a state: the name of its weight
 };
 
 // With `singleton_local_shards` gate and up, and experts, are tensors of their own: "linear_fc1.weight_w" and
@@ -93,10 +82,8 @@ void TakeSingle(std::string& name, DistName& found) {
   name = fmt::format("{}{}", name.substr(0, at + kExperts.size()), rest.substr(1));
 }
 
-std::optional<DistName> ParseDistName(std::string_view stored) {
+std::optional<DistName> ParseWeight(std::string_view stored) {
   DistName found;
-  stored = WithoutChained(stored);
-  found.role = TakeState(stored).value_or(Role::kWeight);
   std::string name(stored);
   constexpr std::string_view kLayers = "decoder.layers.";
   found.stacked = name.starts_with(kLayers) && name.size() > kLayers.size() &&
@@ -107,6 +94,25 @@ std::optional<DistName> ParseDistName(std::string_view stored) {
   if (!place) return std::nullopt;
   found.place = *place;
   return found;
+}
+
+// In "optimizer.state.momentum_buffer.decoder.final_layernorm.weight" the key, which may have dots, ends
+// where a weight's name begins.
+std::optional<DistName> ParseDistName(std::string_view stored) {
+  stored = WithoutChained(stored);
+  if (!stored.starts_with(kOptimizerState)) return ParseWeight(stored);
+  stored.remove_prefix(kOptimizerState.size());
+  for (size_t end = stored.find('.'); end != stored.npos; end = stored.find('.', end + 1)) {
+    const std::string_view key = stored.substr(0, end), weight = stored.substr(end + 1);
+    const bool master = key == kTorchDistPlaces.master || key == kShardedTorchDistPlaces.master;
+    const auto role = master ? Role::kMaster : StateRole(key);
+    auto found = ParseWeight(weight);
+    if (!role || !found) continue;
+    found->role = *role;
+    found->weight = weight;
+    return found;
+  }
+  return std::nullopt;
 }
 
 class MegatronDistOpener {
@@ -209,12 +215,12 @@ class MegatronDistOpener {
     std::map<std::string, Dims> shapes;
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
     for (const DcpTensor& tensor : index.tensors) {
-      std::string_view name = WithoutChained(tensor.name);
-      if (IsOfOptimizer(name) && !IsCommonStep(tensor.name) && !MegatronBuckets::IsOne(name) &&
-          !ParseDistName(tensor.name) && !IsAllowed(options_, tensor.name))
+      const auto name = ParseDistName(tensor.name);
+      if (IsOfOptimizer(tensor.name) && !IsCommonStep(tensor.name) &&
+          !MegatronBuckets::IsOne(WithoutChained(tensor.name)) && !name && !IsAllowed(options_, tensor.name))
         return NotSupported("{} is not a known optimizer state", tensor.name);
-      if (!TakeState(name)) continue;
-      const auto weight = shapes.find(std::string(name));
+      if (!name) continue;
+      const auto weight = shapes.find(name->weight);
       if (weight == shapes.end() || weight->second == tensor.shape) continue;
       CAIRN_ASSIGN_OR_RETURN(auto cells, CellsOf(tensor, weight->second, items_, builder_));
       cut_.emplace(tensor.name, CutState{weight->second, std::move(cells)});

@@ -30,16 +30,16 @@ std::string OptimizerOf(const std::string& name, const std::vector<std::string>&
 }
 
 struct FlatItem {
-  std::string optimizer, parameter, key;  // "optim.", "layers.0.weight" and "lr"
+  std::string optimizer, rest;  // "optim." and "layers.0.weight.lr"
 };
 
 std::optional<FlatItem> FlatItemOf(const std::string& name, const std::vector<std::string>& path) {
   const std::string& key = path.empty() ? name : path.back();
-  const size_t begin = key.find(kFlat), end = key.rfind('.');
+  const size_t begin = key.find(kFlat);
   const bool here = begin == 0 || (begin != std::string::npos && key[begin - 1] == '.');
-  if (!here || end <= begin + kFlat.size()) return std::nullopt;
+  if (!here || key.rfind('.') <= begin + kFlat.size()) return std::nullopt;
   return FlatItem{name.substr(0, name.size() - std::min(name.size(), key.size() - begin)),
-                  key.substr(begin + kFlat.size(), end - begin - kFlat.size()), key.substr(end + 1)};
+                  WithoutModuleWrappers(key.substr(begin + kFlat.size()))};
 }
 
 // True if no two groups share a member.
@@ -72,10 +72,11 @@ void DcpParamGroups::Add(const std::string& name, const std::vector<std::string>
     return AddOfGroup(groups_[OptimizerOf(name, path)], *group, path.back(), value);
   const auto item = FlatItemOf(name, path);
   if (!item || value.is_discarded()) return;
-  const std::string own = WithoutModuleWrappers(item->parameter);
+  const size_t end = optimizers_.EndOfParameter(item->rest);
+  const std::string own = item->rest.substr(0, end);
   const auto [at, added] = place_.try_emplace({item->optimizer, own}, flat_.size());
   if (added) flat_.push_back({item->optimizer, own, nlohmann::json::object()});
-  flat_[at->second].values[item->key] = value;
+  flat_[at->second].values[item->rest.substr(end + 1)] = value;
 }
 
 void DcpParamGroups::AddOfGroup(Groups& groups, size_t group, const std::string& key,

@@ -20,6 +20,8 @@ nlohmann::json HyperParameter(const PyValue& value);
 
 class DcpParamGroups {
  public:
+  explicit DcpParamGroups(const DcpOptimizers& optimizers) : optimizers_(optimizers) {}
+
   // Whether an item is a hyper-parameter, or the members of a group.
   static bool IsOne(const std::string& name, const std::vector<std::string>& path);
 
@@ -44,6 +46,7 @@ class DcpParamGroups {
 
   static void AddOfGroup(Groups& groups, size_t group, const std::string& key, const nlohmann::json& value);
 
+  const DcpOptimizers& optimizers_;
   std::map<std::string, Groups> groups_;                         // by the text before "param_groups."
   std::vector<Flat> flat_;                                       // each parameter's hyper-parameters
   std::map<std::pair<std::string, std::string>, size_t> place_;  // of optimizer and parameter, in flat_

@@ -22,13 +22,6 @@ std::optional<Role> RoleOf(std::string_view key) {
   return key == kDcpPlaces.master ? Role::kMaster : StateRole(key);
 }
 
-// The dot before the key of a state. bitsandbytes keeps its blocks one level deeper.
-size_t EndOfParameter(std::string_view name) {
-  constexpr std::string_view kBlocks = ".__bnb_optimizer_quant_state__";
-  const size_t end = name.rfind('.');
-  return end != name.npos && name.substr(0, end).ends_with(kBlocks) ? end - kBlocks.size() : end;
-}
-
 // Parts of a checkpoint other than model and optimizer: groups that contain only scalars, and groups with a
 // well-known name.
 std::set<std::string, std::less<>> TrainingGroups(std::span<const DcpName> tensors) {
@@ -91,7 +84,8 @@ DcpForm::Keys DcpForm::State(const std::string& name, std::string_view state) co
     return path;
   }
   path.insert(path.end(), {"state", name});
-  for (size_t dot = state.find('.'); dot != state.npos; dot = state.find('.')) {
+  const bool one = std::ranges::find(dotted, state) != dotted.end();
+  for (size_t dot = state.find('.'); !one && dot != state.npos; dot = state.find('.')) {
     path.emplace_back(state.substr(0, dot));
     state.remove_prefix(dot + 1);
   }
@@ -100,7 +94,9 @@ DcpForm::Keys DcpForm::State(const std::string& name, std::string_view state) co
 }
 
 nlohmann::json ToJson(const DcpForm& form) {
-  return {{"weights", form.weights}, {"optimizer", form.optimizer}, {"flat", form.flat}};
+  nlohmann::json json = {{"weights", form.weights}, {"optimizer", form.optimizer}, {"flat", form.flat}};
+  if (!form.dotted.empty()) json["dotted"] = form.dotted;
+  return json;
 }
 
 DcpForm DcpFormOf(const nlohmann::json& state) {
@@ -114,6 +110,7 @@ DcpForm DcpFormOf(const nlohmann::json& state) {
   };
   read("weights", form.weights);
   read("optimizer", form.optimizer);
+  read("dotted", form.dotted);
   form.flat = found->value("flat", nlohmann::json()) == true;
   return form;
 }
@@ -130,50 +127,65 @@ std::string WithoutModuleWrappers(std::string name) {
 
 std::string_view FirstDcpName(std::string_view name) { return name.substr(0, name.find('.')); }
 
-std::set<std::string> DcpOptimizers(std::span<const std::string_view> names) {
+DcpOptimizers DcpOptimizersOf(std::span<const DcpName> names) {
   constexpr std::string_view kGroups = "param_groups.";
-  std::set<std::string> found;
-  for (const std::string_view name : names) {
-    const size_t at = name.find(kGroups);
-    if (at == 0 || (at != name.npos && name[at - 1] == '.')) found.emplace(name.substr(0, at));
+  DcpOptimizers found;
+  for (const DcpName& tensor : names) {
+    found.parameters.insert(ModelName(tensor));
+    const auto state = std::ranges::find(tensor.path, "state");
+    if (tensor.path.end() - state > 2) found.parameters.insert(WithoutModuleWrappers(state[1]));
+  }
+  for (const DcpName& tensor : names) {
+    const size_t at = tensor.name.find(kGroups);
+    if (at == tensor.name.npos || (at > 0 && tensor.name[at - 1] != '.')) continue;
+    found.starts.insert(tensor.name.substr(0, at));
+    const std::string rest = WithoutModuleWrappers(tensor.name.substr(at + kGroups.size()));
+    found.parameters.insert(rest.substr(0, found.EndOfParameter(rest)));
   }
   return found;
+}
+
+size_t DcpOptimizers::EndOfParameter(std::string_view name) const {
+  const size_t last = name.rfind('.');
+  for (size_t end = last; end != name.npos && end > 0; end = name.rfind('.', end - 1))
+    if (parameters.contains(name.substr(0, end))) return end;
+  return last;
 }
 
 // "...state.PARAMETER.momentum_buffer", whose parts are a path of the planner's or one text of it. A model
 // may have a module called "state", so if no param_groups show which optimizer it is, the ending must be a
 // known one.
-std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers) {
+std::optional<DcpPlace> DcpStatePlace(const std::string& name, const DcpOptimizers& optimizers) {
   constexpr std::string_view kState = "state.";
-  const size_t end = EndOfParameter(name);
-  if (end == std::string::npos) return std::nullopt;
-  const std::optional<Role> role = RoleOf(std::string_view(name).substr(end + 1));
-  for (const std::string& optimizer : optimizers) {
-    const size_t begin = optimizer.size() + kState.size();
-    if (name.starts_with(optimizer + std::string(kState)) && begin < end)
-      return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role, false, optimizer};
-  }
-  if (!role || !role->has_number()) return std::nullopt;
-  size_t begin = name.starts_with(kState) ? 0 : name.find(".state.");
-  if (begin == std::string::npos) return std::nullopt;
-  const std::string optimizer = name.starts_with(kState) ? "" : name.substr(0, begin + 1);
-  begin = optimizer.size() + kState.size();
-  if (begin >= end) return std::nullopt;
-  return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role, false, optimizer};
+  const auto below = [&](const std::string& optimizer) -> std::optional<DcpPlace> {
+    const std::string rest = WithoutModuleWrappers(name.substr(optimizer.size() + kState.size()));
+    const size_t end = optimizers.EndOfParameter(rest);
+    if (end == rest.npos || end == 0) return std::nullopt;
+    return DcpPlace{rest.substr(0, end), RoleOf(std::string_view(rest).substr(end + 1)), false, optimizer};
+  };
+  for (const std::string& optimizer : optimizers.starts)
+    if (name.starts_with(optimizer + std::string(kState)))
+      if (auto place = below(optimizer)) return place;
+  const size_t at = name.starts_with(kState) ? 0 : name.find(".state.") + 1;
+  if (at == 0 && !name.starts_with(kState)) return std::nullopt;
+  auto place = below(name.substr(0, at));
+  return place && place->role && place->role->has_number() ? place : std::nullopt;
 }
 
-std::set<std::string> UnreadDcpOptimizers(std::span<const DcpName> tensors, std::span<const DcpPlace> places,
-                                          const std::set<std::string>& optimizers) {
+std::map<std::string, std::string> UnreadDcpOptimizers(std::span<const DcpName> tensors,
+                                                       std::span<const DcpPlace> places,
+                                                       const DcpOptimizers& optimizers) {
   std::set<std::string_view> weights;
   for (const DcpPlace& place : places)
     if (place.role == Role::kWeight) weights.insert(place.parameter);
-  std::set<std::string> unread;
+  std::map<std::string, std::string> unread;
   for (const DcpName& tensor : tensors) {
     const auto place = DcpStatePlace(tensor.name, optimizers);
     if (!place) continue;
     const bool number = place->parameter.find_first_not_of("0123456789") == std::string::npos;
     const bool guessed = number || (place->role && !place->role->has_number());
-    if (!place->role || (guessed && !weights.contains(place->parameter))) unread.insert(*place->optimizer);
+    if (!place->role || (guessed && !weights.contains(place->parameter)))
+      unread.try_emplace(*place->optimizer, tensor.name);
   }
   return unread;
 }
@@ -184,8 +196,7 @@ bool IsOfDcpOptimizers(const std::string& name, const std::set<std::string>& opt
   });
 }
 
-bool IsToldApart(const std::string& name, const std::string& parameter,
-                 const std::set<std::string>& optimizers) {
+bool IsToldApart(const std::string& name, const std::string& parameter, const DcpOptimizers& optimizers) {
   const auto place = DcpStatePlace(name, optimizers);
   return place && parameter != place->parameter && parameter == *place->optimizer + place->parameter;
 }
@@ -201,8 +212,7 @@ bool HasUnreadState(const std::vector<DcpPlace>& places, const std::function<Dim
 }
 
 // A number that an optimizer keeps states of is a parameter, whatever its name looks like.
-std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
-                                      const std::set<std::string>& optimizers) {
+std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors, const DcpOptimizers& optimizers) {
   const auto training = TrainingGroups(tensors);
   std::vector<std::optional<DcpPlace>> states;
   std::set<std::string> trained;
@@ -213,7 +223,7 @@ std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
   std::vector<DcpPlace> places;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const DcpName& tensor = tensors[i];
-    const bool hyper = std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
+    const bool hyper = std::ranges::any_of(optimizers.starts, [&](const std::string& optimizer) {
       return tensor.name.starts_with(optimizer + "param_groups.");
     });
     const bool progress =

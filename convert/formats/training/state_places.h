@@ -27,7 +27,7 @@ struct StatePlaces {
   Steps steps = Steps::kOne;
   std::string_view elsewhere = "dcp and native";  // hold the others
 
-  std::string_view NameOf(Role role) const { return role == Role::kMaster ? master : Name(role); }
+  std::string_view NameOf(const Role& role) const { return role == Role::kMaster ? master : Name(role); }
 };
 
 inline constexpr StatePlaces kDcpPlaces{

@@ -27,7 +27,8 @@ class DcpParamGroupsTest : public testing::Test {
     return state;
   }
 
-  DcpParamGroups groups_;
+  DcpOptimizers optimizers_;
+  DcpParamGroups groups_{optimizers_};
 };
 
 TEST_F(DcpParamGroupsTest, AListNamesTheMembersOfItsGroup) {
@@ -51,6 +52,12 @@ TEST_F(DcpParamGroupsTest, FlattenedParametersWithEqualValuesFormAGroup) {
   EXPECT_EQ(Groups(), json({{"param_groups",
                              {{{"lr", 0.5}, {"weight_decay", 0.1}, {"params", {"a.weight", "b.weight"}}},
                               {{"lr", 0.5}, {"weight_decay", 0.0}, {"params", {"a.bias"}}}}}}));
+}
+
+TEST_F(DcpParamGroupsTest, AFlattenedKeyBeginsBehindAKnownParameter) {
+  optimizers_.parameters = {"a.weight"};
+  Add({"optim", "param_groups.a.weight.toy.lr"}, 0.5);
+  EXPECT_EQ(Groups(), json({{"param_groups", {{{"toy.lr", 0.5}, {"params", {"a.weight"}}}}}}));
 }
 
 TEST_F(DcpParamGroupsTest, GroupsOfTwoOptimizersAreConcatenated) {

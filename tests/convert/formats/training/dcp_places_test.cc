@@ -18,16 +18,13 @@ std::vector<std::string> Parts(const std::string& text) {
 // "parameter role" of each, given by its path ("model/layers.0.weight") and its number of dimensions.
 std::vector<std::string> Placed(const std::vector<std::pair<std::string, int>>& paths) {
   std::vector<DcpName> names;
-  std::vector<std::string> joined;
   for (const auto& [path, rank] : paths) {
     std::string name = path;
     std::ranges::replace(name, '/', '.');
     names.push_back({name, Parts(path), rank});
-    joined.push_back(name);
   }
-  const std::vector<std::string_view> views(joined.begin(), joined.end());
   std::vector<std::string> placed;
-  for (const DcpPlace& place : PlaceDcpTensors(names, DcpOptimizers(views)))
+  for (const DcpPlace& place : PlaceDcpTensors(names, DcpOptimizersOf(names)))
     placed.push_back(place.parameter + " " +
                      (place.training ? "training"
                       : place.role   ? std::string(Name(*place.role))
@@ -44,18 +41,48 @@ TEST(DcpPlacesTest, NamesWeightsByModelAndStatesByParameter) {
 
 TEST(DcpPlacesTest, OptimizersOfUnknownStatesAndNumbersAreNotRead) {
   const auto unread = [](const std::string& state, const std::string& weight) {
-    const std::vector<DcpName> names = {{weight, {weight}, 2}, {state, Parts(state), 2}};
-    const std::set<std::string> optimizers = {"optim."};
-    return UnreadDcpOptimizers(names, PlaceDcpTensors(names, optimizers), optimizers);
+    const std::vector<DcpName> names = {
+        {weight, {weight}, 2}, {"optim.state." + state, {}, 2}, {"optim.param_groups.0.lr", {}, 0}};
+    const DcpOptimizers optimizers = DcpOptimizersOf(names);
+    const auto found = UnreadDcpOptimizers(names, PlaceDcpTensors(names, optimizers), optimizers);
+    return found.empty() ? "" : found.at("optim.");
   };
-  const std::set<std::string> all = {"optim."};
-  EXPECT_EQ(unread("optim.state.a.weight.exp_avg", "a.weight"), std::set<std::string>());
-  EXPECT_EQ(unread("optim.state.a.weight.exp_avg::scales", "a.weight"), std::set<std::string>());
-  EXPECT_EQ(unread("optim.state.a.weight.__bnb_optimizer_quant_state__.absmax1", "a.weight"),
-            std::set<std::string>());
-  EXPECT_EQ(unread("optim.state.a.weight.state1.codes", "a.weight"), all);
-  EXPECT_EQ(unread("optim.state.0.exp_avg", "a.weight"), all);
-  EXPECT_EQ(unread("optim.state.0.exp_avg", "0"), std::set<std::string>()) << "a weight of that name";
+  EXPECT_EQ(unread("a.weight.exp_avg", "a.weight"), "");
+  EXPECT_EQ(unread("a.weight.exp_avg::scales", "a.weight"), "");
+  EXPECT_EQ(unread("a.weight.state1.codes", "a.weight"), "");
+  EXPECT_EQ(unread("a.weight.a/b", "a.weight"), "optim.state.a.weight.a/b") << "no name of a role";
+  EXPECT_EQ(unread("b.weight.state1.codes", "a.weight"), "optim.state.b.weight.state1.codes");
+  EXPECT_EQ(unread("0.exp_avg", "a.weight"), "optim.state.0.exp_avg");
+  EXPECT_EQ(unread("0.exp_avg", "0"), "") << "a weight of that name";
+}
+
+TEST(DcpPlacesTest, AKeyBeginsBehindTheLongestNameOfAParameter) {
+  EXPECT_EQ(Placed({{"model/w", 2},
+                    {"model/w.weight", 2},
+                    {"optim/state/w/toy.omega", 2},
+                    {"optim/state/w.weight/exp_avg", 2},
+                    {"optim/state/w.weight/a/b/c", 2},
+                    {"optim/param_groups/0/lr", 0}}),
+            (std::vector<std::string>{"w weight", "w.weight weight", "w toy.omega", "w.weight exp_avg",
+                                      "w.weight a.b.c", "optim.param_groups.0.lr training"}));
+  EXPECT_EQ(Placed({{"model/_orig_mod.a.parametrizations.weight.original0", 2},
+                    {"optim/state.a.parametrizations.weight.original0.a.b", 2},
+                    {"optim/param_groups.a.parametrizations.weight.original0.lr", 0}})[1],
+            "a.parametrizations.weight.original0 a.b");
+  const std::string blocks = "__bnb_optimizer_quant_state__";
+  EXPECT_EQ(Placed({{"optim/state/a.weight/" + blocks + "/absmax1", 1}, {"optim/param_groups/0/lr", 0}})[0],
+            "a.weight " + blocks + ".absmax1")
+      << "without weights";
+  EXPECT_EQ(Placed({{"optim/state.a.weight.b.c", 1}, {"optim/param_groups.a.weight.lr", 0}})[0],
+            "a.weight b.c")
+      << "flattened, without weights";
+}
+
+TEST(DcpPlacesTest, TheFormOfAStateDictSaysWhichKeysHaveDots) {
+  DcpForm form{.dotted = {"toy.omega"}};
+  form = DcpFormOf({{kDcpForm, ToJson(form)}});
+  EXPECT_EQ(form.State("w", "toy.omega"), Parts("optimizer/state/w/toy.omega"));
+  EXPECT_EQ(form.State("w", "a.b"), Parts("optimizer/state/w/a/b"));
 }
 
 TEST(DcpPlacesTest, ModelsWithSharedNamesKeepFullNames) {
