@@ -41,13 +41,9 @@ namespace {
 
 // What to type instead if the directory contains runs of Cairn, as a Trainer's unsealed checkpoint does.
 std::string RunsInside(FileSystem& fs, const std::string& path) {
-  const auto names = fs.List(path);
-  if (!names.ok()) return "";
   std::vector<std::string> runs;
-  for (const std::string& name : *names) {
-    const auto place = PlaceAt(fs, JoinPath(path, name));
-    if (place.ok() && place->native_run()) runs.push_back(place->path);
-  }
+  for (const Place& run : RunsIn(fs, path))
+    if (run.native_run()) runs.push_back(run.path);
   if (runs.empty()) return "";
   return fmt::format("; seal it first (cairn seal {}), or verify the runs in it: {}", path,
                      fmt::join(runs, " "));

@@ -48,18 +48,6 @@ std::string ListOfSteps(const std::map<int64_t, std::string>& steps) {
                      list);
 }
 
-// A run in a directory that is neither a step nor a checkpoint; empty if it has none.
-std::string RunIn(FileSystem& fs, const Place& tree) {
-  const auto names = fs.List(tree.path);
-  if (!names.ok() || names->size() > kMostUnnamed || IsCheckpoint(fs, tree.path)) return {};
-  for (const std::string& name : *names) {
-    const auto place = PlaceAt(fs, JoinPath(tree.path, name));
-    if (place.ok() && (place->kind == PlaceKind::kRun || place->kind == PlaceKind::kForeignRun))
-      return place->path;
-  }
-  return {};
-}
-
 // A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40.
 bool HasOwnState(const std::vector<std::string>& names) {
   return std::ranges::any_of(TrainerLayouts(), [&](const TrainerLayout& layout) {
@@ -184,10 +172,22 @@ Result<std::vector<FoundStep>> StepsToSeal(FileSystem& fs, const std::string& ar
       return InvalidArgument(
           "{}: {} and {} hold a checkpoint each, but Cairn does not know such steps; name one", path,
           unknown.front(), unknown.back());
-    if (const std::string run = RunIn(fs, place); !run.empty())
-      return InvalidArgument("{}: {} is a run; a seal is for a step, so name the run", path, run);
+    const auto runs = IsCheckpoint(fs, path) ? std::vector<Place>() : RunsIn(fs, path);
+    if (!runs.empty())
+      return InvalidArgument("{}: {} is a run; a seal is for a step, so name the run", path, runs[0].path);
   }
   return std::move(place.steps);
+}
+
+std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory) {
+  std::vector<Place> runs;
+  const auto names = fs.List(directory);
+  for (size_t i = 0; names.ok() && i < names->size(); ++i) {
+    auto place = PlaceAt(fs, JoinPath(directory, (*names)[i]));
+    if (place.ok() && (place->native_run() || place->kind == PlaceKind::kForeignRun))
+      runs.push_back(*std::move(place));
+  }
+  return runs;
 }
 
 std::string KindOfName(std::string_view name) {

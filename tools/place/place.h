@@ -73,6 +73,9 @@ Result<std::vector<FoundStep>> StepsToSeal(FileSystem& fs, const std::string& ar
 // count.
 std::string KindOfName(std::string_view name);
 
+// The runs in a directory, of any system.
+std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory);
+
 // Directories in a place that hold a checkpoint each and have names of one kind, if Cairn does not know them
 // as steps: it is a run of a program that Cairn does not know.
 std::vector<std::string> UnknownSteps(FileSystem& fs, const Place& place);
