@@ -9,15 +9,17 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "ckpt/base/child.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/verbs/strip.h"
-#include "runtime/data/encode_dataset.h"
+#include "runtime/data/encode_index.h"
 #include "runtime/data/hash.h"
 #include "tools/cli/progress.h"
 #include "tools/process/programs.h"
@@ -29,17 +31,19 @@ namespace {
 
 constexpr std::string_view kMock = "mock";
 
-using Documents = std::vector<std::vector<int32_t>>;
+using TakeDocument = std::function<void(std::span<const int32_t>)>;
 
 // Made-up tokens, the same each time: a document for each batch.
-Documents MakeUp(const LossBatches& batches) {
+Status MakeUp(const LossBatches& batches, const TakeDocument& take) {
   uint64_t position = 0;
-  Documents documents(batches.count, std::vector<int32_t>(batches.seq_length + 1));
-  for (std::vector<int32_t>& document : documents)
+  std::vector<int32_t> document(batches.seq_length + 1);
+  for (int64_t batch = 0; batch < batches.count; ++batch) {
     for (int32_t& token : document)
       token =
           static_cast<int32_t>(Mix(kSplitMixStep * position++) % static_cast<uint64_t>(batches.vocabulary));
-  return documents;
+    take(document);
+  }
+  return OkStatus();
 }
 
 Result<std::vector<int32_t>> TokensOfLine(const std::string& line, const std::string& place) {
@@ -62,17 +66,15 @@ Result<std::vector<int32_t>> TokensOfLine(const std::string& line, const std::st
 }
 
 // A document a line.
-Result<Documents> ReadTokens(const std::string& path) {
+Status ReadTokens(const std::string& path, const TakeDocument& take) {
   std::ifstream file(path);
   if (!file) return NotFound("--loss {}: there is no such file", path);
-  Documents documents;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
-    CAIRN_ASSIGN_OR_RETURN(auto tokens, TokensOfLine(line, fmt::format("{}:{}", path, number)));
-    if (!tokens.empty()) documents.push_back(std::move(tokens));
+    CAIRN_ASSIGN_OR_RETURN(const auto tokens, TokensOfLine(line, fmt::format("{}:{}", path, number)));
+    if (!tokens.empty()) take(tokens);
   }
-  if (documents.empty()) return InvalidArgument("--loss {}: it has no tokens", path);
-  return documents;
+  return OkStatus();
 }
 
 Result<std::vector<double>> ReadLosses(const std::string& path) {
@@ -205,10 +207,16 @@ Result<std::string> DatasetOf(FileSystem& fs, const LossBatches& batches, const 
         "token ids, or mock:N",
         batches.source);
   const std::string prefix = scratch + "/tokens";
-  CAIRN_ASSIGN_OR_RETURN(const Documents documents, made_up ? MakeUp(batches) : ReadTokens(batches.source));
-  const DatasetFiles files = EncodeDataset(TokenType::kI32, documents);
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, TokensPath(prefix), files.tokens));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, IndexPath(prefix), files.index));
+  std::ofstream tokens(TokensPath(prefix), std::ios::binary);
+  std::vector<int32_t> lengths;
+  const auto take = [&](std::span<const int32_t> document) {
+    tokens << std::string_view(reinterpret_cast<const char*>(document.data()), document.size_bytes());
+    lengths.push_back(static_cast<int32_t>(document.size()));
+  };
+  CAIRN_RETURN_IF_ERROR(made_up ? MakeUp(batches, take) : ReadTokens(batches.source, take));
+  if (lengths.empty()) return InvalidArgument("--loss {}: it has no tokens", batches.source);
+  if (!tokens.flush()) return IoError("{}: it cannot be written; TMPDIR says where", TokensPath(prefix));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, IndexPath(prefix), EncodeIndex(TokenType::kI32, lengths)));
   return prefix;
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
-#include "runtime/data/encode_dataset.h"
+#include "runtime/data/encode_index.h"
 #include "runtime/data/indexed_dataset.h"
 #include "tests/support/temp_dir.h"
 
@@ -37,9 +37,19 @@ void Patch(std::string& bytes, size_t offset, T value) {
 
 inline void WriteDataset(const std::string& prefix, TokenType type,
                          const std::vector<std::vector<int32_t>>& documents) {
-  const DatasetFiles files = EncodeDataset(type, documents);
-  WriteFile(TokensPath(prefix), files.tokens);
-  WriteFile(IndexPath(prefix), files.index);
+  std::string tokens;
+  std::vector<int32_t> lengths;
+  for (const auto& document : documents) {
+    WithTokenOf(type, [&]<typename T>(T value) {
+      for (const int32_t token : document) {
+        value = static_cast<T>(token);
+        tokens.append(reinterpret_cast<const char*>(&value), sizeof(T));
+      }
+    });
+    lengths.push_back(static_cast<int32_t>(document.size()));
+  }
+  WriteFile(TokensPath(prefix), tokens);
+  WriteFile(IndexPath(prefix), EncodeIndex(type, lengths));
 }
 
 // Documents of the given lengths whose tokens count up from 0 through all of them.
