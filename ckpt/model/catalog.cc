@@ -101,6 +101,7 @@ uint32_t HashOf(std::string_view name, const Role& role) {
 
 std::string_view Name(Codec codec) {
   constexpr std::string_view kNames[] = {"none", "shuffle+zstd", "master-low", "derived"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Codec::kDerived) + 1);
   const auto index = static_cast<size_t>(codec);
   return index < std::size(kNames) ? kNames[index] : "?";
 }

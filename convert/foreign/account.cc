@@ -4,10 +4,10 @@
 #include "convert/foreign/account.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_set>
 
 #include "ckpt/base/box_cover.h"
+#include "ckpt/base/enum_names.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -16,8 +16,8 @@ namespace {
 constexpr uint64_t kMaxRuns = 1 << 20;
 constexpr size_t kMaxListedPathBytes = 512;
 
-constexpr std::array<std::string_view, 8> kFateNames = {
-    "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced", "optimizer"};
+constexpr std::string_view kFateNames[] = {"training_state", "buffer",    "allowed",      "replica",
+                                           "padding",        "alignment", "unreferenced", "optimizer"};
 
 constexpr std::string_view kTrainingState[] = {"args",
                                                "random_rng_state",
@@ -114,7 +114,7 @@ bool Overlap(const std::vector<const ArrayPart*>& parts) {
 
 }  // namespace
 
-std::string_view Name(Fate fate) { return kFateNames[static_cast<size_t>(fate)]; }
+std::string_view Name(Fate fate) { return NameIn<Fate::kOptimizer>(kFateNames, fate); }
 
 bool IsOptimizerName(std::string_view path) {
   for (size_t begin = 0; begin <= path.size();) {

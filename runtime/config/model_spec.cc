@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "ckpt/base/enum_names.h"
 #include "ckpt/families/fitting_family.h"
 #include "ckpt/model/canonical_modules.h"
 #include "runtime/config/checkpoint_model.h"
@@ -119,9 +120,11 @@ void AddAttention(const ModelSpec& spec, Model& model) {
 
 }  // namespace
 
-std::string_view NameOf(Normalization choice) { return kNormalizations[static_cast<int>(choice)]; }
-std::string_view NameOf(Position choice) { return kPositions[static_cast<int>(choice)]; }
-std::string_view NameOf(Activation choice) { return kActivations[static_cast<int>(choice)]; }
+std::string_view NameOf(Normalization choice) {
+  return NameIn<Normalization::kRmsNorm>(kNormalizations, choice);
+}
+std::string_view NameOf(Position choice) { return NameIn<Position::kNone>(kPositions, choice); }
+std::string_view NameOf(Activation choice) { return NameIn<Activation::kLinear>(kActivations, choice); }
 
 Result<Normalization> NormalizationNamed(std::string_view name, std::string_view where) {
   return ChoiceNamed<Normalization>(kNormalizations, name, where);

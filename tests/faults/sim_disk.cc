@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ckpt/base/enum_names.h"
+
 namespace cairn {
 
 using Kind = DiskOp::Kind;
@@ -48,9 +50,9 @@ Status NoFile(const std::string& path) { return NotFound("{}: No such file or di
 }  // namespace
 
 std::string ToString(const DiskOp& op) {
-  static constexpr const char* kNames[] = {"create",  "mkdir", "rename", "exchange", "remove",
-                                           "syncdir", "write", "resize", "fsync",    "close"};
-  std::string text = fmt::format("{} #{}", kNames[static_cast<int>(op.kind)], op.inode);
+  static constexpr std::string_view kNames[] = {"create",  "mkdir", "rename", "exchange", "remove",
+                                                "syncdir", "write", "resize", "fsync",    "close"};
+  std::string text = fmt::format("{} #{}", NameIn<Kind::kClose>(kNames, op.kind), op.inode);
   if (!op.name.empty()) text += " " + op.name;
   if (!op.name2.empty()) text += " to " + op.name2;
   if (op.bytes) text += fmt::format(" [{}, {})", op.offset, op.offset + op.bytes->size());

@@ -33,6 +33,7 @@ enum class Call {
 };
 constexpr const char* kNames[] = {"open",      "pwrite",   "pread",  "fsync",     "close",  "fallocate",
                                   "ftruncate", "io_uring", "rename", "renameat2", "unlink", "mkdir"};
+static_assert(std::size(kNames) == static_cast<size_t>(Call::kCount));
 constexpr int kRefusals[] = {EIO, ENOSPC, EDQUOT};
 constexpr int kShort = -1;  // instead of an errno: half of the transfer
 

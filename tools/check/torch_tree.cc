@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "ckpt/base/enum_names.h"
 #include "ckpt/base/glob.h"
 #include "convert/torch/tensor_walk.h"
 #include "tools/cli/human.h"
@@ -259,8 +260,7 @@ class TreeJson {
 };
 
 std::string_view Name(TorchContainer container) {
-  constexpr std::string_view kNames[] = {"zip", "stream", "pickle"};
-  return kNames[static_cast<int>(container)];
+  return NameIn<TorchContainer::kPickle>({"zip", "stream", "pickle"}, container);
 }
 
 uint64_t StoredBytes(const TorchFile& file) {

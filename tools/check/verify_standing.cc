@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "ckpt/base/enum_names.h"
 #include "tools/cli/human.h"
 
 namespace cairn {
@@ -90,14 +91,12 @@ std::string FailureText(const Check& failure) {
 }  // namespace
 
 std::string_view Name(CheckKind kind) {
-  constexpr std::string_view kNames[] = {"structure", "sample", "values", "every byte"};
-  return kNames[static_cast<int>(kind)];
+  return NameIn<CheckKind::kEveryByte>({"structure", "sample", "values", "every byte"}, kind);
 }
 
 std::string_view Name(Trust trust) {
-  constexpr std::string_view kNames[] = {"unverified", "partly verified", "verified",
-                                         "changed since verified", "damaged"};
-  return kNames[static_cast<int>(trust)];
+  return NameIn<Trust::kDamaged>(
+      {"unverified", "partly verified", "verified", "changed since verified", "damaged"}, trust);
 }
 
 bool Settles(const Check& check, const Check& failure) {

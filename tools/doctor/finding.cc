@@ -4,6 +4,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "ckpt/base/enum_names.h"
+
 namespace cairn {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr std::string_view kNames[] = {"ok", "slower", "warning", "unknown", "lo
 
 }  // namespace
 
-std::string_view Name(Severity severity) { return kNames[static_cast<int>(severity)]; }
+std::string_view Name(Severity severity) { return NameIn<Severity::kLosesData>(kNames, severity); }
 
 Finding NotTold(Finding row, std::string why) {
   row.found = std::move(why);

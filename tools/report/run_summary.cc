@@ -10,6 +10,7 @@
 #include <functional>
 #include <span>
 
+#include "ckpt/base/enum_names.h"
 #include "tools/plan/formulas.h"
 #include "tools/report/config_name.h"
 
@@ -201,8 +202,7 @@ void TakeSamples(RunSummary& summary) {
 }  // namespace
 
 std::string_view Name(RunEnd end) {
-  constexpr std::string_view kNames[] = {"ok", "incomplete", "fail", "unknown"};
-  return kNames[static_cast<size_t>(end)];
+  return NameIn<RunEnd::kUnknown>({"ok", "incomplete", "fail", "unknown"}, end);
 }
 
 std::optional<double> FormulaTflops::Of(TflopsFormula formula) const {

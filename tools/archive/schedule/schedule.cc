@@ -3,13 +3,13 @@
 #include "tools/archive/schedule/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/enum_names.h"
 #include "ckpt/base/filled_text.h"
 #include "ckpt/base/utf8.h"
 #include "schedule_texts.h"
@@ -110,8 +110,7 @@ Status CheckInterval(const ScheduleOptions& o, Scheduler scheduler) {
 }  // namespace
 
 std::string_view Name(Scheduler scheduler) {
-  constexpr std::array<std::string_view, 3> kNames = {"slurm", "systemd", "cron"};
-  return kNames[static_cast<size_t>(scheduler)];
+  return NameIn<Scheduler::kCron>({"slurm", "systemd", "cron"}, scheduler);
 }
 
 std::string ChainName(const ScheduleOptions& o) {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/enum_names.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
@@ -153,8 +154,7 @@ Result<TarPlace> MemberRef::Place(const ArchiveRecord* record) const {
 }
 
 std::string_view Name(MemberState state) {
-  constexpr std::string_view kNames[] = {"stored", "verified", "damaged"};
-  return kNames[static_cast<int>(state)];
+  return NameIn<MemberState::kDamaged>({"stored", "verified", "damaged"}, state);
 }
 
 Result<std::vector<std::string>> ListTars(const Store& store) { return ListIf(store, ParseTarName); }

@@ -10,6 +10,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "ckpt/base/enum_names.h"
 #include "ckpt/base/sidecar_text.h"
 #include "ckpt/base/utf8.h"
 #include "ckpt/io/file_system.h"
@@ -243,7 +244,7 @@ Status CheckPieces(const ArchiveRecord& record) {
 
 }  // namespace
 
-std::string_view Name(Form form) { return kFormNames[static_cast<int>(form)]; }
+std::string_view Name(Form form) { return NameIn<Form::kFiles>(kFormNames, form); }
 
 std::string StoredName(const ArchivedFile& file) {
   return file.packed ? file.name + std::string(kPackedSuffix) : file.name;
@@ -262,7 +263,7 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
 
 std::string TarName(const ArchiveRecord& record) {
   return fmt::format("{}-{}{}.{}{}", record.name, StepDirName(record.step),
-                     kFormMarks[static_cast<int>(record.form)],
+                     NameIn<Form::kFiles>(kFormMarks, record.form),
                      record.manifest_digest.substr(0, kTarDigestDigits), kTarSuffix);
 }
 
