@@ -63,12 +63,13 @@ Hold ReadHold(FileSystem& fs, const std::string& file, bool& announced) {
 // By both this host's clock and the file system's: one of them may be hours ahead. If the latter cannot be
 // read, nothing can be removed either.
 bool IsOld(FileSystem& fs, const std::string& directory, const Hold& hold) {
-  if (std::time(nullptr) - hold.modified_unix_seconds <= kAnnouncedSeconds) return false;
+  const int64_t since = hold.modified_unix_seconds;
+  if (since == 0 || std::time(nullptr) - since <= kAnnouncedSeconds) return false;
   const std::string probe = JoinPath(directory, fmt::format("next-{}-clock", NewNonce()));
   if (!WriteSmallFile(fs, probe, "").ok()) return false;
   const Result<FileInfo> now = fs.Stat(probe);
   (void)fs.RemoveFile(probe);
-  return now.ok() && now->modified_unix_seconds - hold.modified_unix_seconds > kAnnouncedSeconds;
+  return now.ok() && now->modified_unix_seconds - since > kAnnouncedSeconds;
 }
 
 // The step that has the shards of the virtual step in `directory`.
@@ -79,8 +80,10 @@ std::string HeldStep(const std::string& directory, const Manifest& manifest) {
 }  // namespace
 
 std::string Hold::Text() const {
-  return fmt::format("{} uses its shards since {:%Y-%m-%d}{}; to let it go: rm {}",
-                     holder.empty() ? "an unknown step" : holder, fmt::gmtime(modified_unix_seconds),
+  const int64_t since = modified_unix_seconds;
+  return fmt::format("{} uses its shards{}{}; to let it go: rm {}",
+                     holder.empty() ? "an unknown step" : holder,
+                     since == 0 ? "" : fmt::format(" since {:%Y-%m-%d}", fmt::gmtime(since)),
                      there ? "" : ", and does not exist now", file);
 }
 

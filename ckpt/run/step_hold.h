@@ -14,10 +14,10 @@
 namespace cairn {
 
 struct Hold {
-  std::string file;    // RUN/held/step-N.NONCE; a person releases the step by removing it
-  std::string holder;  // absolute path of the virtual step when it was last opened
-  int64_t modified_unix_seconds = 0;
-  bool there = false;  // the virtual step is at its path
+  std::string file;                   // RUN/held/step-N.NONCE; a person releases the step by removing it
+  std::string holder;                 // absolute path of the virtual step when it was last opened
+  int64_t modified_unix_seconds = 0;  // 0: not known
+  bool there = false;                 // the virtual step is at its path
 
   // "/v/step-00000002 uses its shards since 2026-11-27, and does not exist now; to let it go: rm FILE"
   std::string Text() const;

@@ -262,7 +262,9 @@ class LsTest(CliTest):
         self.assertEqual(steps[0]["tokens"], 10240)
         self.assertEqual(steps[0]["bytes_by_role"]["master"], 2 * steps[0]["bytes_by_role"]["weight"])
         self.assertIn("shard-00000.h5", steps[1]["trouble"])
-        self.cairn("ls", self.run_dir, says=["committed", "damaged", "partial", "TP=2 PP=1"])
+        self.assertIsNone(steps[2]["age_seconds"], "it has no file, so no date")
+        self.assertIsNone(steps[2]["days_until_purge"])
+        self.assertNotIn("overdue", self.cairn("ls", self.run_dir, says=["committed", "damaged", "partial", "TP=2 PP=1"]).stdout)
 
     def test_days_until_the_purge_follow_the_oldest_access(self):
         step = self.make_step()

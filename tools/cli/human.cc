@@ -22,6 +22,7 @@ std::string Counted(uint64_t count, std::string_view one) {
 }
 
 std::string DateText(int64_t unix_seconds) {
+  if (unix_seconds == 0) return "-";
   const std::time_t time = unix_seconds;
   std::tm parts{};
   ::localtime_r(&time, &parts);

@@ -16,7 +16,7 @@ inline std::string HumanBytesOrDash(uint64_t bytes) { return bytes == 0 ? "-" : 
 std::string Counted(uint64_t count, std::string_view one);
 // "45 s", "3 min 20 s", "2 h 5 min"
 std::string HumanSeconds(double seconds);
-// "2026-11-23 01:05", local time
+// "2026-11-23 01:05", local time; "-" for 0
 std::string DateText(int64_t unix_seconds);
 
 }  // namespace cairn

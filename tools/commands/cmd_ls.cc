@@ -43,8 +43,6 @@ std::string MeshText(const Manifest& manifest) {
   return mesh.empty() ? ToString(manifest.topology) : mesh;
 }
 
-std::string PurgeText(double days) { return days < 0 ? "overdue" : fmt::format("{:.1f} d", days); }
-
 // "2%"; never 0 or 100 if it is not.
 std::string ShareText(double share) {
   if (share < 0.01) return "under 1%";
@@ -89,9 +87,7 @@ class Lister {
   }
 
   double Days(const StepListing& step) const {
-    const int64_t accessed =
-        step.times.last_written == 0 ? 0 : step.times.first_accessed;  // 0: without files
-    return DaysUntilPurge(accessed, now_, options_.purge_days);
+    return DaysUntilPurge(step.times.first_accessed, now_, options_.purge_days);
   }
 
   // The verified tar that contains the step; nullopt if the store has none.
@@ -163,8 +159,8 @@ class Lister {
     }
     for (const Role role : kColumns) row.push_back(HumanBytesOrDash(BytesOf(step, role)));
     row.push_back(HumanBytesOrDash(step.times.bytes));
-    row.push_back(AgeText(now_ - step.times.last_written));
-    row.push_back(PurgeText(Days(step)));
+    row.push_back(step.times.dated() ? AgeText(now_ - step.times.last_written) : "-");
+    row.push_back(DaysText(Days(step)));
     row.push_back(OriginText(step));
     row.push_back(step.tags.empty() ? "-" : fmt::format("{}", fmt::join(step.tags, ", ")));
     return row;
@@ -222,7 +218,8 @@ class Lister {
     if (const auto health = step.manifest ? HealthOf(step.manifest->state) : std::nullopt)
       json["health"] = cairn::ToJson(*health);
     json["bytes"] = step.times.bytes;
-    json["age_seconds"] = now_ - step.times.last_written;
+    json["age_seconds"] = nullptr;
+    if (step.times.dated()) json["age_seconds"] = now_ - step.times.last_written;
     json["days_until_purge"] = Days(step);
     return json;
   }

@@ -18,6 +18,7 @@ struct FileTimes {
   // The files that were written and accessed longest ago are the first that a purge takes.
   int64_t first_written = std::numeric_limits<int64_t>::max(), first_accessed = first_written;
 
+  bool dated() const { return first_written != std::numeric_limits<int64_t>::max(); }  // there are files
   void Add(const FileInfo& file) {
     bytes += file.bytes;
     last_written = std::max(last_written, file.modified_unix_seconds);

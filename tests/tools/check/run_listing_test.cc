@@ -176,6 +176,7 @@ TEST_F(VerifiedStepTest, KeepsRecordsOfLaterVersions) {
 TEST(PurgeClockTest, DaysCountFromTheLastAccess) {
   EXPECT_DOUBLE_EQ(DaysUntilPurge(0, 10 * 86400, 30), 20);
   EXPECT_DOUBLE_EQ(DaysUntilPurge(0, 31 * 86400, 30), -1);
+  EXPECT_EQ(DaysText(DaysUntilPurge(FileTimes().first_accessed, 31 * 86400, 30)), "-") << "no file";
 }
 
 // By its own record, or by that of the step that followed it.

@@ -3,7 +3,11 @@
 #include <sys/statvfs.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
+#include <limits>
+
+#include "ckpt/base/enum_names.h"
 
 namespace cairn {
 
@@ -15,8 +19,7 @@ Result<AccessTimes> AccessTimesAt(const std::string& path) {
 }
 
 std::string_view Name(AccessTimes times) {
-  constexpr std::string_view kNames[] = {"strictatime", "relatime", "noatime"};
-  return kNames[static_cast<int>(times)];
+  return NameIn<AccessTimes::kFrozen>({"strictatime", "relatime", "noatime"}, times);
 }
 
 std::string_view Caveat(AccessTimes times) {
@@ -34,7 +37,13 @@ std::string_view Caveat(AccessTimes times) {
 }
 
 double DaysUntilPurge(int64_t used_unix_seconds, int64_t now_unix_seconds, int purge_days) {
+  if (used_unix_seconds == std::numeric_limits<int64_t>::max())
+    return std::numeric_limits<double>::infinity();
   return purge_days - static_cast<double>(now_unix_seconds - used_unix_seconds) / 86400;
+}
+
+std::string DaysText(double days) {
+  return days <= 0 ? "overdue" : std::isfinite(days) ? fmt::format("{:.1f} d", days) : "-";
 }
 
 }  // namespace cairn

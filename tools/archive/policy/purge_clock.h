@@ -22,7 +22,10 @@ std::string_view Name(AccessTimes times);  // "strictatime", "relatime", "noatim
 // One sentence for people; empty if no warning is needed.
 std::string_view Caveat(AccessTimes times);
 
-// Days until a file last used at `used` is `purge_days` old; negative if that time has passed.
+// Days until a file last used at `used` is `purge_days` old; negative if that time has passed, infinite if
+// there is no file (FileTimes).
 double DaysUntilPurge(int64_t used_unix_seconds, int64_t now_unix_seconds, int purge_days);
+// "2.5 d", "overdue", or "-" if there is no file.
+std::string DaysText(double days);
 
 }  // namespace cairn

@@ -28,8 +28,6 @@ struct ArchivePlanOptions {
   bool json = false;
 };
 Result<int> RunArchivePlan(const ArchivePlanOptions& options);
-// "2.5 d", or "overdue".
-std::string DaysText(double days);
 
 // `run --policy`. The report goes into the policy's status file.
 Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json);

@@ -2,6 +2,7 @@
 
 #include "tools/archive/policy/policy_plan.h"
 #include "tools/archive/policy/policy_report.h"
+#include "tools/archive/policy/purge_clock.h"
 #include "tools/cli/human.h"
 #include "tools/cli/output.h"
 #include "tools/cli/text_table.h"
@@ -83,8 +84,6 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
 }
 
 }  // namespace
-
-std::string DaysText(double days) { return days <= 0 ? "overdue" : fmt::format("{:.1f} d", days); }
 
 Result<int> RunArchivePlan(const ArchivePlanOptions& options) {
   FileSystem& fs = FileSystem::Posix();

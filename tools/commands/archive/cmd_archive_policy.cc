@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tools/archive/policy/policy_report.h"
+#include "tools/archive/policy/purge_clock.h"
 #include "tools/archive/schedule/team.h"
 #include "tools/check/removal_proof.h"
 #include "tools/cli/human.h"
