@@ -70,10 +70,9 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
 Status Checkpointer::OpenLocal() {
   if (config_.save_local.empty()) return OkStatus();
   Result<LocalPlace> place = OpenLocalPlace(fs_, config_, run_, nonce_, *control_);
-  Result<std::unique_ptr<PeerFiles>> peers = place.status();
-  if (place.ok())
-    peers = PeerFiles::Open(fs_, control_->Create("local files", kSessionPatience),
-                            control_->timeout_seconds(), BecomeBackgroundThread);
+  auto peers = place.ok() ? PeerFiles::Open(fs_, control_->Create("local files", kSessionPatience),
+                                            control_->timeout_seconds(), BecomeBackgroundThread)
+                          : Result<std::unique_ptr<PeerFiles>>(place.status());
   if (const Status& opened = peers.status(); !opened.ok()) {  // the same on all ranks
     if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
     if (control_->rank() == 0)
