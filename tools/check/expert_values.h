@@ -11,7 +11,7 @@
 
 #include "ckpt/base/digest.h"
 #include "convert/foreign/expert_census.h"
-#include "tools/check/value_stats.h"
+#include "convert/stream/value_stats.h"
 
 namespace cairn {
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "convert/stream/block_stream.h"
+#include "convert/stream/value_stats.h"
 #include "tools/check/piece_ranks.h"
 #include "tools/check/stored_slices.h"
 #include "tools/check/torch_tree.h"
-#include "tools/check/value_stats.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/human.h"
 #include "tools/cli/output.h"

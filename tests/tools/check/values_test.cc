@@ -4,7 +4,7 @@
 #include "ckpt/base/dtype.h"
 #include "convert/stream/decode_values.h"
 #include "convert/stream/value_distance.h"
-#include "tools/check/value_stats.h"
+#include "convert/stream/value_stats.h"
 
 // A function of OpenMP's runtime; null in a build without it.
 extern "C" void omp_set_num_threads(int threads) __attribute__((weak));

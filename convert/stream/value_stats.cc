@@ -1,4 +1,4 @@
-#include "tools/check/value_stats.h"
+#include "convert/stream/value_stats.h"
 
 #include <algorithm>
 
