@@ -1,9 +1,8 @@
 // Start() asks the kernel how much of an extent is in the page cache. Half of it or more: the extent is at
 // hand, and the next Wait() maps or copies it, so that nothing is mapped for long and a copy is still in the
-// processor's cache when it is used. Less: a read of whole pages past the page cache is queued at once; into
-// its final place if address and size allow that, else into a buffer. The last page of a file that does not
-// end with a page cannot be read so, and a file without a descriptor belongs to a simulated file system: both
-// are read by the file system's own ReadAt.
+// processor's cache when it is used. Less: a read of whole pages past the page cache is queued at once. The
+// last page of a file that does not end with a page cannot be read so, and a file without a descriptor
+// belongs to a simulated file system: both are read by the file system's own ReadAt.
 
 #include "ckpt/io/extent_reader.h"
 
@@ -52,13 +51,8 @@ void ExtentReader::StartRead(Extent extent, std::shared_ptr<File> file) {
   const uint64_t bytes = (whole_pages ? PageUp(extent.end) : extent.end) - begin;
   const auto slot = std::ranges::find(reads_, nullptr, &Read::file);
   slot->file = std::move(file);
-  slot->result = {.tag = extent.tag, .status = {}, .bytes = {}, .memory = {}, .mapped = {}};
-  std::span<std::byte> into = extent.place;
-  const bool aligned = reinterpret_cast<uintptr_t>(into.data()) % kPageBytes == 0;
-  if (into.size() != bytes || (whole_pages && !aligned)) {
-    slot->result.memory = NewBuffer(bytes);
-    into = {slot->result.memory->data(), bytes};
-  }
+  slot->result = {.tag = extent.tag, .memory = NewBuffer(bytes)};
+  const std::span<std::byte> into(slot->result.memory->data(), bytes);
   slot->result.bytes = into.subspan(extent.begin - begin, extent.end - extent.begin);
   if (!queue_) queue_ = files_.file_system().NewQueue({.depth = options_.depth});
   queue_->Read(*slot->file, begin, into, static_cast<uint64_t>(slot - reads_.begin()));
@@ -79,8 +73,12 @@ ExtentReader::Finished ExtentReader::Wait() {
 
 ExtentReader::Finished ExtentReader::FromCache(const AtHand& at_hand) {
   const Extent& extent = at_hand.extent;
-  Finished result{.tag = extent.tag, .status = at_hand.status, .bytes = {}, .memory = {}, .mapped = {}};
+  Finished result{.tag = extent.tag, .status = at_hand.status};
   if (!result.status.ok()) return result;
+  if (options_.leave_cached) {
+    result.cached = at_hand.file;
+    return result;
+  }
   const uint64_t bytes = extent.end - extent.begin;
   if (options_.map && bytes >= kMinMapBytes) {
     Result<MappedRange> mapped = MappedRange::Map(*at_hand.file, extent.begin, bytes);
@@ -88,11 +86,8 @@ ExtentReader::Finished ExtentReader::FromCache(const AtHand& at_hand) {
     if (mapped.ok()) result.bytes = result.mapped.emplace(std::move(mapped).value()).bytes();
     if (result.status.kind() != StatusKind::kNotSupported) return result;
   }
-  std::span<std::byte> into = extent.place;
-  if (into.empty()) {
-    result.memory = NewBuffer(bytes);
-    into = {result.memory->data(), bytes};
-  }
+  result.memory = NewBuffer(bytes);
+  const std::span<std::byte> into(result.memory->data(), bytes);
   result.bytes = into;
   result.status = at_hand.file->ReadAt(extent.begin, into);
   return result;

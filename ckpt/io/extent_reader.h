@@ -25,37 +25,39 @@ inline constexpr uint64_t kExtentBytes = kChunkBytes;  // of one large read
 bool JoinsExtent(uint64_t begin, uint64_t end, uint64_t next_begin, uint64_t next_end);
 
 struct ExtentReaderOptions {
-  int depth = 4;  // reads in flight; each that is not in place takes its size in memory
+  int depth = 4;  // reads in flight; each takes its size in memory
   // kOff: always through the page cache; kOn: always past it, or an error.
   Direct direct = Direct::kAuto;
   bool look_in_cache = true;  // false: bytes that are in the page cache are read past it, too
   // False: bytes are never mapped, but lie in memory of their own, which does not change with the file.
   bool map = true;
+  // True: an extent in the page cache is not read. The caller reads it from Finished::cached, in slices that
+  // stay in the processor's cache.
+  bool leave_cached = false;
 };
 
 class ExtentReader {
  public:
   struct Extent {
-    std::string file;              // of the OpenFiles
-    uint64_t begin = 0, end = 0;   // bytes of the file
-    uint64_t file_bytes = 0;       // the file has at least this many: its last page may not be whole
-    std::span<std::byte> place{};  // empty, or of the extent's size: where its bytes are wanted
-    uint64_t tag = 0;              // the caller's own
+    std::string file;             // of the OpenFiles
+    uint64_t begin = 0, end = 0;  // bytes of the file
+    uint64_t file_bytes = 0;      // the file has at least this many: its last page may not be whole
+    uint64_t tag = 0;             // the caller's own
   };
   struct Finished {
     uint64_t tag = 0;
-    Status status;  // if it is not OK, `bytes` is empty
-    std::span<const std::byte>
-        bytes;  // of the extent: in its place if that was possible, else in one of these
+    Status status;                     // if it is not OK, `bytes` is empty
+    std::span<const std::byte> bytes;  // of the extent, in one of the next two
     std::unique_ptr<PageBuffer> memory;
     std::optional<MappedRange> mapped;
+    std::shared_ptr<File> cached;  // of an extent that was left in the page cache; `bytes` is empty
   };
 
   // `files` must outlive the reader.
   ExtentReader(OpenFiles& files, const ExtentReaderOptions& options)
       : files_(files), options_(options), reads_(options.depth) {}
 
-  // Begins with an extent; errors come with Wait(), until when `place` must stay. Requires !full().
+  // Begins with an extent; errors come with Wait(). Requires !full().
   void Start(Extent extent);
   // The next extent to finish, in any order. Requires waiting() > 0. Errors: those of
   // FileSystem::OpenForRead and File::ReadAt, which name the file.

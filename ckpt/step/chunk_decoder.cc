@@ -15,12 +15,6 @@
 #include "ckpt/model/piece.h"
 
 namespace cairn {
-namespace {
-
-constexpr uint64_t kSliceBytes =
-    512 << 10;  // read from memory once: digested, then used out of the second-level cache
-
-}  // namespace
 
 ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes) {
   const uint64_t begin = chunk * kChunkBytes;
@@ -76,9 +70,17 @@ Status ChunkDecoder::Decode(const Piece& piece, uint64_t chunk, std::span<const 
     if (sink) sink(0, decoded);
     return OkStatus();
   }
-  Hasher hasher(seed);
-  for (uint64_t at = 0; at < stored.size(); at += kSliceBytes) {
-    const auto slice = stored.subspan(at, std::min<uint64_t>(kSliceBytes, stored.size() - at));
+  return DecodePlain(
+      piece, chunk, [&](uint64_t offset, uint64_t bytes) { return stored.subspan(offset, bytes); }, sink);
+}
+
+Status ChunkDecoder::DecodePlain(const Piece& piece, uint64_t chunk, const Slices& next,
+                                 const Sink& sink) const {
+  Hasher hasher(SeedOf(piece, chunk));
+  const uint64_t bytes = PlaceOfChunk(piece, chunk, SizeOf(catalog_.tensors[piece.tensor].dtype)).bytes;
+  for (uint64_t at = 0; at < bytes; at += kSliceBytes) {
+    CAIRN_ASSIGN_OR_RETURN(const std::span<const std::byte> slice,
+                           next(at, std::min(kSliceBytes, bytes - at)));
     hasher.Update(slice);
     if (sink) sink(at, slice);
   }

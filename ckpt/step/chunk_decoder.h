@@ -9,6 +9,9 @@
 
 namespace cairn {
 
+// A slice of a chunk is digested, and then used out of the second-level cache.
+inline constexpr uint64_t kSliceBytes = 512 << 10;
+
 // Where chunk `chunk` of a piece lies in its file, and what it holds.
 struct ChunkPlace {
   uint64_t offset = 0;  // in the file
@@ -43,6 +46,11 @@ class ChunkDecoder {
   // Errors: Corrupt naming file, offset and tensor; NotSupported if the chunk must be joined.
   Status Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                 const Sink& sink) const;
+  // Gives the stored bytes [offset, offset + bytes) of a chunk.
+  using Slices = std::function<Result<std::span<const std::byte>>(uint64_t offset, uint64_t bytes)>;
+  // The same for a chunk that is not encoded, which comes in slices of at most kSliceBytes. Errors: as above,
+  // and those of `next`.
+  Status DecodePlain(const Piece& piece, uint64_t chunk, const Slices& next, const Sink& sink) const;
   // Rebuilds a chunk of the master from its low halves and the bf16 weights, or derives a weight, of which
   // nothing is stored, from its fp32 masters; verifies the result. Errors: as above.
   Status Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 
+#include "ckpt/base/cores.h"
 #include "ckpt/base/threads.h"
 #include "ckpt/io/extent_reader.h"
 #include "ckpt/io/stream_copy.h"
@@ -18,7 +19,6 @@ namespace {
 
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
 constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
-constexpr uint64_t kAloneBytes = 256 << 10;     // of a cached chunk: a system call costs less than a copy
 
 // The requests as placed boxes.
 class RequestRegions final : public Regions {
@@ -73,18 +73,21 @@ class StepLoader::Worker {
  public:
   Worker(StepLoader& loader, int depth)
       : loader_(loader),
-        reader_(loader.files_,
-                {.depth = depth, .direct = loader.options_.direct, .map = !loader.options_.in_place}) {}
+        reader_(loader.files_, {.depth = depth,
+                                .direct = loader.options_.direct,
+                                .map = loader.options_.map,
+                                .leave_cached = !loader.options_.map}) {}
 
   Status Run() {
     StartReads();
     while (reader_.waiting() > 0) {
       ExtentReader::Finished done = reader_.Wait();
       const Extent extent = std::move(extents_.extract(done.tag).mapped());
-      if (!done.status.ok()) return Named(done.status, extent);
+      CAIRN_RETURN_IF_ERROR(loader_.Named(done.status, extent.chunks.front()));
       StartReads();
-      for (const ChunkRef& ref : extent.chunks)
-        CAIRN_RETURN_IF_ERROR(loader_.DeliverChunk(ref, extent.begin, done.bytes));
+      if (done.cached) CAIRN_RETURN_IF_ERROR(DeliverFrom(*done.cached, extent));
+      for (size_t i = 0; !done.cached && i < extent.chunks.size(); ++i)
+        CAIRN_RETURN_IF_ERROR(loader_.DeliverChunk(extent.chunks[i], extent.begin, done.bytes));
       reader_.Recycle(std::move(done.memory));
     }
     return OkStatus();
@@ -99,33 +102,46 @@ class StepLoader::Worker {
                      .begin = extent->begin,
                      .end = extent->end,
                      .file_bytes = loader_.file_bytes_[extent->file],
-                     .place = FinalPlace(*extent),
                      .tag = started_});
       extents_.emplace(started_++, std::move(*extent));
     }
   }
 
-  // For an extent that is one plain chunk with one place.
-  std::span<std::byte> FinalPlace(const Extent& extent) const {
-    if (!loader_.options_.in_place || extent.chunks.size() > 1) return {};
-    const ChunkRef& ref = extent.chunks.front();
-    const std::span<const Copy> copies = loader_.CopiesOfPiece(ref.copy);
-    const Piece piece = loader_.catalog_.pieces[copies.front().from];
-    if (piece.codec != Codec::kNone) return {};
-    const ChunkPlace place = loader_.PlaceOf(piece, ref.chunk);
-    std::byte* target = loader_.WholeTarget(piece, place, copies);
-    return {target, target == nullptr ? 0 : place.bytes};
+  // Delivers an extent that is in the page cache: large chunks in slices, small ones several at a time.
+  Status DeliverFrom(File& file, const Extent& extent) {
+    const auto place_of = [&](const ChunkRef& ref) {
+      return loader_.PlaceOf(loader_.PieceOf(ref), ref.chunk);
+    };
+    for (size_t first = 0, last = 0; first < extent.chunks.size(); first = last) {
+      const ChunkPlace place = place_of(extent.chunks[first]);
+      if (!place.encoded && place.bytes >= kSliceBytes) {
+        CAIRN_RETURN_IF_ERROR(loader_.DeliverCached(extent.chunks[first], file, Memory(kSliceBytes)));
+        last = first + 1;
+        continue;
+      }
+      uint64_t end = place.offset + place.stored_bytes;
+      for (last = first + 1; last < extent.chunks.size(); ++last) {
+        const ChunkPlace next = place_of(extent.chunks[last]);
+        if (next.offset + next.stored_bytes - place.offset > kSliceBytes) break;
+        end = next.offset + next.stored_bytes;
+      }
+      const std::span<std::byte> memory = Memory(end - place.offset);
+      CAIRN_RETURN_IF_ERROR(loader_.Named(file.ReadAt(place.offset, memory), extent.chunks[first]));
+      for (; first < last; ++first)
+        CAIRN_RETURN_IF_ERROR(loader_.DeliverChunk(extent.chunks[first], place.offset, memory));
+    }
+    return OkStatus();
   }
 
-  Status Named(const Status& status, const Extent& extent) const {
-    const Piece piece = loader_.catalog_.pieces[loader_.program_.copies[extent.chunks.front().copy].from];
-    return {status.kind(), fmt::format("{} (bytes of tensor {})", status.message(),
-                                       DisplayName(loader_.catalog_.tensors[piece.tensor]))};
+  std::span<std::byte> Memory(uint64_t bytes) {
+    if (!memory_ || memory_->capacity < bytes) memory_ = reader_.NewBuffer(bytes);
+    return {memory_->data(), bytes};
   }
 
   StepLoader& loader_;
   std::map<uint64_t, Extent> extents_;  // that are being read, by tag
   uint64_t started_ = 0;
+  std::unique_ptr<PageBuffer> memory_;  // for what comes from the page cache
   ExtentReader reader_;
 };
 
@@ -145,7 +161,9 @@ Status StepLoader::Load(std::span<const ReadRequest> requests) {
   for (const ReadRequest& request : requests) bytes += request.out.size();
   const int threads =
       static_cast<int>(std::clamp<uint64_t>(bytes / kBytesPerThread, 1, std::max(1, options_.threads)));
+  std::atomic<int> started = 0;
   const auto work = [&] {
+    const OnNode bound(options_.spread ? started++ : 0, options_.spread);
     const Status status = Worker(*this, std::max(1, options_.depth / threads)).Run();
     if (status.ok()) return;
     const std::lock_guard lock(mutex_);
@@ -211,13 +229,10 @@ std::optional<StepLoader::Extent> StepLoader::NextExtent() {
   while (status_.ok()) {
     const std::optional<ChunkRef> ref = PeekChunk();
     if (!ref) break;
-    const Piece piece = catalog_.pieces[program_.copies[ref->copy].from];
+    const Piece piece = PieceOf(*ref);
     const ChunkPlace place = PlaceOf(piece, ref->chunk);
     const uint64_t end = place.offset + place.stored_bytes;
-    const bool alone =
-        options_.cached && std::max(extent.end - extent.begin, place.stored_bytes) >= kAloneBytes;
-    const bool joins =
-        !alone && piece.file == extent.file && JoinsExtent(extent.begin, extent.end, place.offset, end);
+    const bool joins = piece.file == extent.file && JoinsExtent(extent.begin, extent.end, place.offset, end);
     if (extent.chunks.empty()) {
       extent.file = piece.file;
       extent.begin = place.offset;
@@ -250,16 +265,45 @@ std::byte* StepLoader::WholeTarget(const Piece& piece, const ChunkPlace& place,
 Status StepLoader::DeliverChunk(const ChunkRef& ref, uint64_t extent_begin,
                                 std::span<const std::byte> extent_bytes) {
   const std::span<const Copy> copies = CopiesOfPiece(ref.copy);
-  const Piece piece = catalog_.pieces[copies.front().from];
+  const Piece piece = PieceOf(ref);
   const ChunkPlace place = PlaceOf(piece, ref.chunk);
-  const uint64_t element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
   const auto stored = extent_bytes.subspan(place.offset - extent_begin, place.stored_bytes);
   bytes_read_ += stored.size();
-  const Status status = decoder_.Decode(piece, ref.chunk, stored, [&](uint64_t offset, auto bytes) {
-    const uint64_t first = place.elements.begin + offset / element_bytes;
-    const FlatRange elements{first, first + bytes.size() / element_bytes};
-    for (const Copy& copy : copies) Scatter(piece, elements, bytes, element_bytes, requests_[copy.to]);
-  });
+  const Status status = decoder_.Decode(piece, ref.chunk, stored, ScatterTo(piece, place, copies));
+  StreamFence();
+  return status;
+}
+
+ChunkDecoder::Sink StepLoader::ScatterTo(const Piece& piece, const ChunkPlace& place,
+                                         std::span<const Copy> copies) const {
+  return [this, &piece, begin = place.elements.begin, copies](uint64_t offset, auto bytes) {
+    const uint64_t size = SizeOf(catalog_.tensors[piece.tensor].dtype), first = begin + offset / size;
+    const FlatRange elements{first, first + bytes.size() / size};
+    for (const Copy& copy : copies) Scatter(piece, elements, bytes, size, requests_[copy.to]);
+  };
+}
+
+Status StepLoader::Named(const Status& status, const ChunkRef& ref) const {
+  if (status.ok()) return status;
+  return {status.kind(), fmt::format("{} (bytes of tensor {})", status.message(),
+                                     DisplayName(catalog_.tensors[PieceOf(ref).tensor]))};
+}
+
+Status StepLoader::DeliverCached(const ChunkRef& ref, File& file, std::span<std::byte> memory) {
+  const std::span<const Copy> copies = CopiesOfPiece(ref.copy);
+  const Piece piece = PieceOf(ref);
+  const ChunkPlace place = PlaceOf(piece, ref.chunk);
+  std::byte* const target = WholeTarget(piece, place, copies);
+  bytes_read_ += place.bytes;
+  const Status status = decoder_.DecodePlain(
+      piece, ref.chunk,
+      [&](uint64_t offset, uint64_t bytes) -> Result<std::span<const std::byte>> {
+        const std::span<std::byte> slice =
+            target == nullptr ? memory.first(bytes) : std::span(target + offset, bytes);
+        CAIRN_RETURN_IF_ERROR(Named(file.ReadAt(place.offset + offset, slice), ref));
+        return std::span<const std::byte>(slice);
+      },
+      target == nullptr || copies.size() > 1 ? ScatterTo(piece, place, copies) : ChunkDecoder::Sink());
   StreamFence();
   return status;
 }

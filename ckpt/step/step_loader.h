@@ -27,18 +27,17 @@ struct ReadRequest {
 };
 
 struct LoadOptions {
-  int threads = 2;  // the caller's among them; one core digests and copies faster than most disks read
-  int depth = 4;    // reads in flight, of all threads; each takes kExtentBytes of memory
+  int threads = 2;      // the caller's among them; one core digests and copies faster than most disks read
+  bool spread = false;  // over the NUMA nodes that this process may use (ckpt/base/cores.h)
+  int depth = 4;        // reads in flight, of all threads; each takes kExtentBytes of memory
   // kAuto: reads past the page cache what is not in it, if the file system allows. Several processes of a
   // node that load the same bytes share the page cache with kOff.
   Direct direct = Direct::kAuto;
-  // True: a chunk that is one run of an `out` is read straight into it; faster if `out` is small enough to
-  // stay in the processor's cache. False: chunks are copied from the page cache or from buffers of huge
-  // pages; `out` is often in pages of 4 KiB, to which some disks transfer at half their rate.
-  bool in_place = false;
-  // True: most bytes are in the page cache. Then a large chunk is a read of its own, which goes in place; a
-  // disk is better read with neighbours together.
-  bool cached = false;
+  // True: files in the page cache are mapped, so nobody may cut them meanwhile (page_cache.h). False: they
+  // are read, a large chunk that is one run of an `out` straight into it. Either way bytes from the disk go
+  // through buffers of huge pages: `out` is often in pages of 4 KiB, to which some disks transfer at half
+  // their rate.
+  bool map = true;
 };
 
 class StepLoader {
@@ -76,10 +75,19 @@ class StepLoader {
   std::optional<Extent> NextExtent();
   // The place of the whole chunk in one request's `out`, if it is one run in it; else null.
   std::byte* WholeTarget(const Piece& piece, const ChunkPlace& place, std::span<const Copy> copies) const;
+  Piece PieceOf(const ChunkRef& ref) const { return catalog_.pieces[program_.copies[ref.copy].from]; }
   ChunkPlace PlaceOf(const Piece& piece, uint64_t chunk) const;
+  // The error of a read, with the tensor.
+  Status Named(const Status& status, const ChunkRef& ref) const;
+  // Copies decoded values of a chunk to the requests that want them. The arguments must outlive it.
+  ChunkDecoder::Sink ScatterTo(const Piece& piece, const ChunkPlace& place,
+                               std::span<const Copy> copies) const;
   // Copies the values of a chunk to their requests. The extent's stored bytes begin at `extent_begin` of its
   // file.
   Status DeliverChunk(const ChunkRef& ref, uint64_t extent_begin, std::span<const std::byte> extent_bytes);
+  // Reads a chunk that is not encoded from the page cache, slice by slice, and copies its values, through
+  // `memory` unless the chunk is one run of an `out`.
+  Status DeliverCached(const ChunkRef& ref, File& file, std::span<std::byte> memory);
 
   const Manifest& manifest_;
   const StepCatalog& catalog_;

@@ -136,7 +136,7 @@ Status Reads::Read(const nlohmann::json& request) {
   std::unique_lock lock(opened->mutex, std::defer_lock);
   if (!opened->parallel) lock.lock();
   if (const auto& step = opened->source.step.reader)
-    return step->Load(boxes, {.threads = 1, .in_place = true, .cached = opened->cached});
+    return step->Load(boxes, {.threads = 1, .map = false});
   for (const ReadRequest& box : boxes) CAIRN_RETURN_IF_ERROR(source.ReadBox(box.tensor, box.box, box.out));
   return OkStatus();
 }

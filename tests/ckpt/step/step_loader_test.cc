@@ -35,11 +35,20 @@ StepRecipe StepLoaderRecipe() {
   return recipe;
 }
 
-enum class Way { kWarm, kCold, kThroughTheCache, kPastTheCache, kForeign, kInMemory, kInPlace, kCached };
+enum class Way {
+  kWarm,
+  kCold,
+  kThroughTheCache,
+  kPastTheCache,
+  kForeign,
+  kInMemory,
+  kUnmapped,
+  kColdUnmapped
+};
 
 std::string NameOf(Way way) {
   return std::array{"Warm",    "Cold",     "ThroughTheCache", "PastTheCache",
-                    "Foreign", "InMemory", "InPlace",         "Cached"}[static_cast<size_t>(way)];
+                    "Foreign", "InMemory", "Unmapped",        "ColdUnmapped"}[static_cast<size_t>(way)];
 }
 
 class StepLoaderTest : public testing::TestWithParam<Way> {
@@ -65,8 +74,8 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
   }
 
   LoadOptions Options() const {
-    const bool cached = GetParam() == Way::kCached;
-    LoadOptions options{.threads = 3, .in_place = cached || GetParam() == Way::kInPlace, .cached = cached};
+    const bool unmapped = GetParam() == Way::kUnmapped || GetParam() == Way::kColdUnmapped;
+    LoadOptions options{.threads = 3, .spread = unmapped, .map = !unmapped};
     if (GetParam() == Way::kThroughTheCache) options.direct = Direct::kOff;
     if (GetParam() == Way::kPastTheCache) options.direct = Direct::kOn;
     return options;
@@ -75,7 +84,7 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
   void PrepareCache() {
     for (const auto& entry : std::filesystem::directory_iterator(StepPath())) {
       const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-      if (GetParam() == Way::kCold) {
+      if (GetParam() == Way::kCold || GetParam() == Way::kColdUnmapped) {
         ::fsync(fd);
         ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
       } else {
@@ -131,7 +140,7 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
 
 INSTANTIATE_TEST_SUITE_P(Ways, StepLoaderTest,
                          testing::Values(Way::kWarm, Way::kCold, Way::kThroughTheCache, Way::kPastTheCache,
-                                         Way::kForeign, Way::kInMemory, Way::kInPlace, Way::kCached),
+                                         Way::kForeign, Way::kInMemory, Way::kUnmapped, Way::kColdUnmapped),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(StepLoaderTest, WholeTensorsReadEachByteOnce) {
@@ -155,6 +164,15 @@ TEST_P(StepLoaderTest, ColumnsReadEachChunkOnce) {
                {columns, {{0, 700}, {1200, 601}}},
                {columns, {{0, 1301}, {1200, 1}}}});
   EXPECT_EQ(step_->bytes_read(), step_->catalog().tensors[columns].bytes());
+}
+
+TEST_P(StepLoaderTest, AWholeTensorAndABoxOfItAreBothFilled) {
+  const auto& tensors = step_->catalog().tensors;
+  for (uint32_t t = 0; t < tensors.size(); ++t) {
+    Box box = Box::Whole(tensors[t].spec.shape);
+    if (box.rank() > 0) box.extent[0] = (box.extent[0] + 1) / 2;
+    ExpectLoads({{t, Box::Whole(tensors[t].spec.shape)}, {t, box}, {t, Box::Whole(tensors[t].spec.shape)}});
+  }
 }
 
 TEST_P(StepLoaderTest, LoadsAnyBoxesTogether) {
