@@ -1,8 +1,9 @@
-# CAIRN_PORTABLE: the `cairn` program with its libraries inside. It needs only libc, libm and libgcc_s, and runs on any machine
-# whose glibc is not older than this one's. It is the program in the wheel.
+# CAIRN_PORTABLE: the `cairn` program and libcairn_load.so with their libraries inside. They need only libc, libm and libgcc_s, and run
+# on any machine whose glibc is not older than this one's. They are those in the wheel.
 #
 # Each library's target keeps its headers, and its shared objects are replaced by archives. Compile commands stay the same, so
-# ccache can reuse objects of other builds. The archives are Debian's, but Debian has none of ISA-L, fmt and muParser:
+# ccache can reuse objects of other builds. The archives are Debian's, but Debian has none of ISA-L, fmt and muParser, and no zstd for a
+# shared object:
 # python/libraries builds those from Debian's sources.
 set(CAIRN_PORTABLE_LIBRARIES "" CACHE PATH "The directory that python/libraries printed")
 if(CAIRN_RUNTIME)

@@ -6,6 +6,11 @@ if(SKBUILD)  # a wheel's places: they become the environment's bin and share
   set(CMAKE_INSTALL_MANDIR ${SKBUILD_DATA_DIR}/share/man)
 endif()
 install(TARGETS cairn COMPONENT programs)
+if(SKBUILD)
+  install(TARGETS cairn_load LIBRARY DESTINATION cairn COMPONENT programs)  # into the package
+else()
+  install(TARGETS cairn_load LIBRARY DESTINATION lib/cairn COMPONENT programs)  # as python/cairn/_library.py looks for it
+endif()
 foreach(target cairn-train cairn_nccl cairn_cuda cairn_norm)
   if(TARGET ${target})
     install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} LIBRARY DESTINATION lib/cairn  # as ModulePath says

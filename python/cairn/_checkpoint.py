@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
+from cairn._boxes import read_boxes
 from cairn._opened import Opened
 from cairn._show import html_table, size_text
 from cairn._tensor import Tensor
 from cairn._values import DECODERS, from_json
-from cairn._windows import read_boxes
 
 Path = Union[str, os.PathLike]
 
@@ -77,7 +77,7 @@ class Checkpoint(Mapping[str, Tensor]):
     >>> sorted(checkpoint.match("layers.0.mlp.*.weight", role="weight"))
     ['layers.0.mlp.down.weight', 'layers.0.mlp.up.weight']
 
-    Any thread may read. After a fork, or if `cairn serve` was killed, the next read opens it again.
+    Any thread may read. In a forked child the first read opens it again.
     """
 
     def __init__(self, path: Path, verify: bool = True, **options: Any):
@@ -180,7 +180,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and hasattr(self, "_opened"):
-            self._opened.drop()
+            self._opened.close()
 
     def __repr__(self) -> str:
         return f"<cairn checkpoint {self._title()}>"
@@ -196,7 +196,7 @@ class Checkpoint(Mapping[str, Tensor]):
         if self._closed:
             raise ValueError(f"{self.path} is closed")
         opened = self._alive()
-        read_boxes(opened.helper, opened.handle, boxes, cached=opened.cached)
+        read_boxes(opened, boxes)
         if self._verify:
             opened.check()
 
@@ -204,7 +204,7 @@ class Checkpoint(Mapping[str, Tensor]):
         if self._lock_of != os.getpid():  # another thread may have held the lock when this process was forked
             self._lock, self._lock_of = threading.Lock(), os.getpid()
         with self._lock:
-            if not self._opened.helper.alive:
+            if self._opened.process != os.getpid():
                 again = Opened(self._again, **self._options)
                 if again.tensors != self._opened.tensors:
                     raise ValueError(f"{self.path} has changed since it was opened; open it again")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import atexit
-import collections
 import json
 import os
 import socket
@@ -50,10 +49,8 @@ class Helper:
         self._state = threading.Lock()  # guards _waiting, _last and _death
         self._waiting: dict[int, tuple[Future, Optional[Callable[[str], None]]]] = {}
         self._last = 0
-        self._dropped: collections.deque[int] = collections.deque()
         self._death: Optional[HelperDied] = None
         self.saves: set[Future] = set()  # handed over, not finished
-        self.windows: list = []  # the free windows of _windows.py
         self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
         self._receiver.start()
 
@@ -71,7 +68,7 @@ class Helper:
         return self._process.pid
 
     def next_number(self) -> int:
-        """A number for a request, a plan or a window, not used before with this helper."""
+        """A number for a request or a plan, not used before with this helper."""
         with self._state:
             self._last += 1
             return self._last
@@ -80,7 +77,6 @@ class Helper:
         self,
         do: str,
         tail: bytes = b"",
-        fds: tuple = (),
         on_event: Optional[Callable[[str], None]] = None,
         **fields: Any,
     ) -> Future:
@@ -88,8 +84,6 @@ class Helper:
 
         on_event: the receiving thread calls it with the name of each event.
         """
-        if self._dropped and do != "close":
-            self._close_dropped()
         number = self.next_number()
         message = _encoded({"id": number, "do": do, **fields})
         future: Future = Future()
@@ -99,21 +93,10 @@ class Helper:
             self._waiting[number] = (future, on_event)
         try:
             with self._sending:
-                _send(self._socket, message, tail, fds)
+                _send(self._socket, message, tail)
         except OSError:
             pass  # the receiving thread notices too, and fails the waiting requests
         return future
-
-    def drop(self, handle: int) -> None:
-        """Closes a checkpoint with the next request: ``__del__`` may run while this thread holds a lock."""
-        self._dropped.append(handle)
-
-    def _close_dropped(self) -> None:
-        try:
-            while True:
-                self.request("close", handle=self._dropped.popleft())
-        except IndexError:
-            pass
 
     def ask(self, do: str, **fields: Any) -> Reply:
         """Sends a request and waits for the answer."""
@@ -200,10 +183,8 @@ def _encoded(message: dict) -> bytes:
         raise ValueError(f"{text[max(error.start - 40, 0) : error.end]!r}: not Unicode text") from None
 
 
-def _send(to: socket.socket, message: bytes, tail: bytes, fds: tuple) -> None:
-    head = memoryview(_LENGTHS.pack(len(message), len(tail)) + message)
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    to.sendall(head[to.sendmsg([head], ancillary) :])
+def _send(to: socket.socket, message: bytes, tail: bytes) -> None:
+    to.sendall(_LENGTHS.pack(len(message), len(tail)) + message)
     to.sendall(tail)
 
 

@@ -1,11 +1,16 @@
-"""A checkpoint that the helper has opened, with the helper's description of it."""
+"""An opened checkpoint, with the library's description of it."""
 
 from __future__ import annotations
 
+import array
 import os
+from collections.abc import Sequence
 from typing import Any, Union
 
-from cairn._helper import Helper, absolute, helper
+from cairn import _origins
+from cairn._boxes import Box, numbers_of
+from cairn._helper import absolute
+from cairn._library import library
 
 
 class Opened:
@@ -19,17 +24,15 @@ class Opened:
     READING = ("from_", "config", "allow", "replicas", "true_vocab_size")
 
     def __init__(self, path: Union[str, os.PathLike], **options: Any):
-        self.helper: Helper = helper()
+        self._library = library()
         given = {name.rstrip("_"): value for name, value in options.items() if value is not None}
         if isinstance(given.get("allow"), str):
             given["allow"] = [given["allow"]]
-        reply = self.helper.ask("open", path=absolute(path), options=given)
-        fields = reply.fields
-        self.handle: int = fields["handle"]
+        self.handle, fields, self._tail = self._library.open(absolute(path), given)
+        self.process = os.getpid()  # only this process can read it
         self.directory: str = fields["dir"]
         self.step: int = fields["step"]
         self.foreign: bool = fields["format"] == "foreign"
-        self.cached: bool = fields.get("cached", False)  # its files are in the page cache
         self.state: dict = fields.get("state", {})
         self.model: dict = fields.get("model", {})
         self._branches: list = fields.get("branches", [])
@@ -39,7 +42,6 @@ class Opened:
         }
         self.objects: dict = fields["objects"]
         self._paths: dict = fields["paths"]
-        self._tail = reply.tail
 
     def entry(self, fqn: str) -> dict:
         """The entry of an object: ``{"json": TEXT}`` or ``{"pickle": bytes}``."""
@@ -60,14 +62,26 @@ class Opened:
         """Whether the training resumed from before `step`, which another program had saved in the run."""
         return bool(self._branches) and self._branches[0]["last"] < step
 
+    def fill(self, boxes: Sequence[Box], places: Sequence[int]) -> None:
+        """Reads each box to its address. Use `read_boxes` of _boxes.py."""
+        self._library.read(
+            self.handle,
+            array.array("Q", [box.tensor for box in boxes]),
+            numbers_of(box.offset for box in boxes),
+            numbers_of(box.extent for box in boxes),
+            array.array("Q", places),
+        )
+        _origins.note(self)
+
     def check(self) -> None:
         """Call this before using the data. Raises CorruptError if a record does not match its CRC-32."""
-        self.helper.ask("check", handle=self.handle)
+        self._library.check(self.handle)
+
+    def origin(self) -> bytes:
+        """What a save must tell of what was read, as JSON."""
+        return self._library.origin(self.handle)
 
     def close(self) -> None:
-        if self.helper.alive:
-            self.helper.request("close", handle=self.handle)
-
-    def drop(self) -> None:
-        """Closes it from ``__del__``."""
-        self.helper.drop(self.handle)
+        if self.process == os.getpid():
+            _origins.close(self)
+            self._library.close(self.handle)

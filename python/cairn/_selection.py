@@ -29,6 +29,11 @@ class Selection:
     def counts(self) -> tuple:
         return tuple(map(len, self.ranges))
 
+    @property
+    def is_box(self) -> bool:
+        """Whether the selected elements are one box, in its order."""
+        return all(wanted.step == 1 or len(wanted) == 1 for wanted in self.ranges)
+
     def boxes(self, itemsize: int) -> Iterator[tuple[list, list]]:
         """The (offset, extent) of boxes that hold all selected elements and few others."""
         if 0 in self.counts:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from cairn._arrays import as_array, bits_dtype, load_numpy, numpy_dtype
+from cairn._boxes import Box
 from cairn._dtypes import ITEMSIZE
 from cairn._selection import Selection, select
 from cairn._show import size_text
-from cairn._windows import Box
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -120,15 +121,10 @@ class Tensor:
 
     def tobytes(self) -> bytes:
         """All elements as they were saved: row-major, little-endian. Needs no numpy."""
-        whole = bytearray(self.nbytes)
-        strides = [math.prod(self.shape[at + 1 :]) for at in range(self.ndim)]
-
-        def deliver(elements: memoryview, offset: Sequence[int], extent: Sequence[int]) -> None:
-            begin = sum(at * stride for at, stride in zip(offset, strides)) * self.itemsize
-            whole[begin : begin + len(elements)] = elements  # contiguous: boxes are split along rows only
-
-        self._source.read([Box(self._number, [0] * self.ndim, self.shape, self.itemsize, deliver)])
-        return bytes(whole)
+        whole = ctypes.create_string_buffer(self.nbytes)
+        place = ctypes.addressof(whole)
+        self._source.read([Box(self._number, [0] * self.ndim, self.shape, self.nbytes, place, memory=whole)])
+        return whole.raw
 
     def __len__(self) -> int:
         if not self.shape:
@@ -147,13 +143,26 @@ class Tensor:
         np = load_numpy()
         dtype = self.dtype
         out = np.empty(selection.counts, dtype=numpy_dtype(dtype))
+        straight = selection.is_box and out.itemsize == self.itemsize
+        place = out.ctypes.data if straight else 0
 
         def deliver(elements: memoryview, offset: Sequence[int], extent: Sequence[int]) -> None:
             places = selection.places(offset, extent)
             if places is not None:
                 out[places[0]] = as_array(elements, dtype).reshape(extent)[places[1]]
 
-        boxes = selection.boxes(self.itemsize)
-        self._source.read([Box(self._number, *box, self.itemsize, deliver) for box in boxes])
+        self._source.read(
+            [
+                Box(
+                    self._number,
+                    *box,
+                    math.prod(box[1]) * self.itemsize,
+                    place,
+                    None if straight else deliver,
+                    out,
+                )
+                for box in selection.boxes(self.itemsize)
+            ]
+        )
         array = out.reshape(selection.result)
         return array[()] if selection.scalar else array

@@ -33,11 +33,12 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from megatron.core.dist_checkpointing.strategies import torch as theirs
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
+from cairn._boxes import Box, read_boxes
 from cairn._enable import renamed
 from cairn._errors import CorruptError, NotSupported
 from cairn._megatron_layout import layout_of, take_common, with_prepended_axes
 from cairn._steps import steps
-from cairn._windows import Box, read_boxes
+from cairn.torch._device import buffer_of
 from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._objects import PickleRefused
 from cairn.torch._options import Options
@@ -150,8 +151,9 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
             _refuse_mismatch(opened, wanted)
             others = [item for item in wanted if isinstance(item, ShardedObject)]
             objects = {id(item): self._object(opened, item) for item in others}
-            boxes = [_box(opened, item) for item in wanted if isinstance(item, ShardedTensor)]
-            read_boxes(opened.helper, opened.handle, boxes, cached=opened.cached)
+            tensors = [item for item in wanted if isinstance(item, ShardedTensor)]
+            boxes = [_box(opened, item) for item in tensors]  # gives them memory
+            read_boxes(opened, boxes, buffer_of([item.data for item in tensors]))
             opened.check()
         return dict_list_map_outplace(
             lambda item: objects[id(item)] if id(item) in objects else item.data, sharded_state_dict

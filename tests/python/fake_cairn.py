@@ -32,7 +32,7 @@ def receive(source):
 class Fake:
     def __init__(self):
         self.socket = socket.socket(fileno=0)
-        self.plans, self.begun, self.windows, self.opened, self.copied_bytes = {}, {}, {}, {}, {}
+        self.plans, self.begun, self.copied_bytes = {}, {}, {}
 
     def send(self, message, fds=(), tail=b""):
         body = json.dumps(message).encode()
@@ -97,69 +97,12 @@ class Fake:
         self.send({"id": request["id"], "event": "written"})
         self.send({"id": request["id"], "ok": {"step_dir": str(step), "written_s": 0.1, "durable_s": 0.2, "left": []}})
 
-    def open(self, request, fds):
-        path = pathlib.Path(request["path"])
-        if not (path / "index.json").exists():
-            return self.send({"id": request["id"], "error": f"{path}: not a checkpoint", "kind": "not_found"})
-        index = json.loads((path / "index.json").read_text())
-        tail, values = bytes.fromhex(index["save"]["message_tail"]), {}
-        for group in index["save"]["objects"].values():
-            for fqn, entry in group["values"].items():
-                place = entry["pickle"] if "pickle" in entry else entry["tensor"]["data"] if "tensor" in entry else [0, 0]
-                place[0] += group["tail"][0]
-                values[fqn] = entry
-        small = {fqn: entry["tensor"] for fqn, entry in values.items() if "tensor" in entry}
-        listed = [{key: tensor[key] for key in ("fqn", "dtype", "shape")} for tensor in index["tensors"]]
-        listed += [{"fqn": fqn, "dtype": entry["dtype"], "shape": entry["shape"]} for fqn, entry in small.items()]
-        paths = {tensor["fqn"]: tensor["path"] for tensor in index["tensors"] if "path" in tensor}
-        paths.update({fqn: values[fqn]["path"] for fqn in small if "path" in values[fqn]})
-        self.opened[request["id"]] = (path, index, [tail[at : at + n] for at, n in (entry["data"] for entry in small.values())])
-        objects = {fqn: entry for fqn, entry in values.items() if fqn not in small}
-        fields = {"handle": request["id"], "dir": str(path), "step": index["begun"]["step"], "format": "cairn"}
-        fields.update(tensors=listed, objects=objects, paths=paths, state={}, model={})
-        self.send({"id": request["id"], "ok": fields}, tail=tail)
-
-    def window(self, request, fds):
-        self.windows[request["window"]] = mmap.mmap(fds[0], 0)
-        os.close(fds[0])
-        return {}
-
-    def read(self, request, fds):
-        path, index, small = self.opened[request["handle"]]
-        data, window = (path / "data").read_bytes(), self.windows[request["window"]]
-        for box in request["boxes"]:
-            if box["tensor"] >= len(index["tensors"]):
-                read = small[box["tensor"] - len(index["tensors"])]
-            else:
-                read = cut(data, index["tensors"][box["tensor"]], index["offsets"][box["tensor"]], box)
-            window[box["at"] : box["at"] + len(read)] = read
-        return {}
-
-    def check(self, request, fds):
-        return {}
-
-    def close(self, request, fds):
-        if "window" in request:
-            self.windows.pop(request["window"]).close()
-        else:
-            del self.opened[request["handle"]]
-        return {}
-
 
 def nbytes(dtype, extent):
     size = {"bool": 1, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "uint8": 1}.get(dtype) or int("".join(filter(str.isdigit, dtype))) // 8
     for dimension in extent:
         size *= dimension
     return size
-
-
-def cut(data, tensor, offsets, box):
-    """Rows of a tensor that one rank wrote whole: boxes that differ from it in the first dimension only."""
-    assert box["extent"][1:] == tensor["shape"][1:] or box["extent"][0] == 1, box
-    row = nbytes(tensor["dtype"], tensor["shape"][1:])
-    inner = nbytes(tensor["dtype"], tensor["shape"][2:]) if len(tensor["shape"]) > 1 else 0
-    begin = offsets[0] + row * (box["offset"] or [0])[0] + inner * (box["offset"] + [0, 0])[1]
-    return data[begin : begin + nbytes(tensor["dtype"], box["extent"])]
 
 
 try:

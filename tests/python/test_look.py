@@ -30,7 +30,7 @@ import look_files  # noqa: E402
 import numpy as np  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
-from cairn import _arrays, _helper, _selection, _windows  # noqa: E402
+from cairn import _arrays, _boxes, _library, _selection  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 FOREIGN = ("dcp", "torch-dist", "megatron-deepspeed", "megatron", "universal", "safetensors", "hf")
@@ -202,9 +202,9 @@ class SlicesTest(unittest.TestCase):
         names = ["fp64", "fp16", "bf16", "int32", "scalar", "one", "empty", "hollow", "bool"]
         with cairn.open(HERE / "types.safetensors") as checkpoint:
             self.check(checkpoint, names, 400, 1)
-            with mock.patch.object(_selection, "_WORTH_A_GAP", 1), mock.patch.object(_windows.read_boxes, "__defaults__", (256,)):
-                self.check(checkpoint, names, 200, 2)  # a box for each index, windows that hold little
-            with mock.patch.object(_windows.read_boxes, "__defaults__", (256,)):
+            with mock.patch.object(_selection, "_WORTH_A_GAP", 1), mock.patch.object(_boxes, "BUFFER_BYTES", 256):
+                self.check(checkpoint, names, 200, 2)  # a box for each index, a buffer that holds little
+            with mock.patch.object(_boxes, "BUFFER_BYTES", 256):
                 self.check(checkpoint, names, 200, 3)
 
     def test_slices_of_shards(self):
@@ -228,11 +228,11 @@ class SlicesTest(unittest.TestCase):
 
 
 class BytesTest(unittest.TestCase):
-    """How many bytes the helper has read."""
+    """How many bytes this process has read."""
 
     def read_by(self, work):
         def characters():
-            text = pathlib.Path(f"/proc/{_helper.helper().pid}/io").read_text()
+            text = pathlib.Path("/proc/self/io").read_text()
             return int(re.search(r"rchar: (\d+)", text)[1])
 
         before = characters()
@@ -379,7 +379,7 @@ class CheckpointTest(unittest.TestCase):
 
     def test_an_unreferenced_checkpoint_is_closed(self):
         def files():
-            return len(os.listdir(f"/proc/{_helper.helper().pid}/fd"))
+            return len(os.listdir("/proc/self/fd"))
 
         before = files()
         for _ in range(20):
@@ -463,27 +463,38 @@ class ErrorsTest(unittest.TestCase):
             with self.subTest(system=name), self.assertRaisesRegex((cairn.CorruptError, FileNotFoundError), re.escape(path.name)):
                 cairn.open(path / "step-00000100" if name == "run" else path)
 
-    def test_a_killed_helper_is_restarted(self):
-        with cairn.open(HERE / "run") as checkpoint:
-            tensor = checkpoint["embedding.word.weight"]
-            values = tensor.tobytes()
-            os.kill(_helper.helper().pid, signal.SIGKILL)
-            try:
-                self.assertEqual(tensor.tobytes(), values)
-            except cairn.HelperDied:  # its end was not known yet
-                self.assertEqual(tensor.tobytes(), values)
+    def test_a_library_of_another_version_is_refused(self):
+        with mock.patch.object(_library, "_VERSION", 0):
+            _library.library.cache_clear()
+            self.addCleanup(_library.library.cache_clear)
+            with self.assertRaisesRegex(cairn.NotSupported, "of different versions"):
+                cairn.open(HERE / "run")
+
+    def test_a_missing_library_is_named(self):
+        program = HERE / "by-itself" / "cairn"
+        program.parent.mkdir()
+        os.symlink("/bin/true", program)
+        _library.library.cache_clear()
+        self.addCleanup(_library.library.cache_clear)
+        with mock.patch.dict(os.environ, {"CAIRN": str(program)}), self.assertRaisesRegex(FileNotFoundError, "libcairn_load.so"):
+            cairn.open(HERE / "run")
 
     def test_a_fork_reads_independently_of_its_parent(self):
         with cairn.open(HERE / "run") as checkpoint:
             tensor = checkpoint["embedding.word.weight"]
-            values, parents = tensor.tobytes(), _helper.helper().pid
-            if (child := os.fork()) == 0:
-                good = all(tensor.tobytes() == values for _ in range(5)) and _helper.helper().pid != parents
-                os._exit(0 if good else 1)
+            values = tensor.tobytes()
+            reading = threading.Event()
+            other = threading.Thread(target=lambda: [reading.set(), *(tensor.tobytes() for _ in range(200))])
+            other.start()
+            reading.wait()
+            if (child := os.fork()) == 0:  # while another thread is in the library
+                signal.alarm(60)
+                os._exit(0 if all(tensor.tobytes() == values for _ in range(5)) else 1)
+            other.join()
             for _ in range(5):
                 self.assertEqual(tensor.tobytes(), values)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
-            self.assertEqual((tensor.tobytes(), _helper.helper().pid), (values, parents))
+            self.assertEqual(tensor.tobytes(), values)
 
     def test_threads_read_concurrently(self):
         with cairn.open(HERE / "run") as checkpoint, cairn.open(HERE / "dcp") as other:
@@ -502,15 +513,21 @@ class ErrorsTest(unittest.TestCase):
                 thread.join()
             self.assertEqual(wrong, [])
 
-    def test_a_replaced_checkpoint_is_an_error(self):
+    def test_a_replaced_checkpoint_is_an_error_in_a_child(self):
+        """Its parent still has the file open."""
         path = self.copy("types.safetensors")
         with cairn.open(path) as checkpoint:
+            values = checkpoint["fp32"].tobytes()
+            os.unlink(path)
             shutil.copy(HERE / "safetensors/model.safetensors", path)
-            os.kill(_helper.helper().pid, signal.SIGKILL)
-            with self.assertRaises((ValueError, cairn.HelperDied)):
-                checkpoint["fp32"].tobytes()
-            with self.assertRaisesRegex(ValueError, "has changed since it was opened"):
-                checkpoint["fp32"].tobytes()
+            if (child := os.fork()) == 0:
+                try:
+                    checkpoint["fp32"].tobytes()
+                except ValueError as error:
+                    os._exit(0 if "has changed since it was opened" in str(error) else 1)
+                os._exit(2)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+            self.assertEqual(checkpoint["fp32"].tobytes(), values)
 
 
 class MissingPackagesTest(unittest.TestCase):
@@ -543,7 +560,7 @@ except ImportError as error:
     def test_imports_only_needed_modules(self):
         said = python("""
 import cairn, sys
-print(sorted({"numpy", "torch", "cairn._helper", "cairn._rows"} & set(sys.modules)), "open" in dir(cairn))
+print(sorted({"numpy", "torch", "cairn._library", "cairn._rows"} & set(sys.modules)), "open" in dir(cairn))
 from cairn import *
 print(open.__module__, Checkpoint.__name__)""")
         self.assertEqual(said, "[] True\nio Checkpoint\n")

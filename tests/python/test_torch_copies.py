@@ -1,9 +1,9 @@
-"""`cairn.torch`: which rank writes what, copies between devices and memory, and windows of a load; by themselves."""
+"""`cairn.torch`: which rank writes what, copies between devices and memory, and the boxes of a load; by themselves."""
 
 import collections
+import ctypes
 import errno
 import math
-import mmap
 import os
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy
 import torch
-from torch_process import ROOT, _device, _helper, _ownership, _reader, _samples, _staging, _windows
+from torch_process import ROOT, _boxes, _device, _ownership, _reader, _samples, _staging
 
 
 class OwnershipTest(unittest.TestCase):
@@ -99,75 +99,77 @@ class SamplesTest(unittest.TestCase):
         self.assertNotEqual(_ownership.Ownership(1, 4, [], [1, 2]).group("w", tensor), "given-" + groups[0])
 
 
-class WindowsTest(unittest.TestCase):
-    def test_boxes_are_split_to_fit_a_window(self):
+class BoxesTest(unittest.TestCase):
+    """The checkpoint of this test has 32-bit integers that count from 0 in each tensor."""
+
+    class Opened:
+        def __init__(self):
+            self.calls = []
+
+        def fill(self, boxes, places):
+            self.calls.append([(box.tensor, list(box.offset), list(box.extent)) for box in boxes])
+            for box, place in zip(boxes, places):
+                whole = torch.arange(100_000, dtype=torch.int32).view(100, 1000)
+                part = whole[tuple(slice(at, at + extent) for at, extent in zip(box.offset, box.extent))].contiguous()
+                ctypes.memmove(place, part.data_ptr(), part.nbytes)
+
+    whole = torch.arange(100_000, dtype=torch.int32).view(100, 1000)
+
+    def read(self, targets, buffer=None):
+        opened = self.Opened()
+        boxes = [_reader.box_of(at, [0, 0], torch.int32, target) for at, target in enumerate(targets)]
+        _boxes.read_boxes(opened, boxes, buffer)
+        for target in targets:
+            self.assertTrue(torch.equal(target.to(torch.int32), self.whole[: target.shape[0], : target.shape[1]]))
+        return opened.calls
+
+    def test_boxes_are_split_to_fit_the_buffer(self):
         for shape, limit in [((10, 7), 64), ((3, 5, 8), 100), ((1, 1, 40), 12), ((5,), 4), ((2, 3), 1000), ((), 8)]:
-            target = torch.full(shape, -1, dtype=torch.int32)
+            target = torch.full(shape, -1, dtype=torch.int64)  # of another type: through a buffer
             whole = torch.arange(target.numel(), dtype=torch.int32).view(shape)
-            for part in _windows.split(_reader.box_of(0, [0] * len(shape), torch.int32, target), limit):
+            for part in _boxes.split(_reader.box_of(0, [0] * len(shape), torch.int32, target), limit):
                 self.assertLessEqual(part.nbytes, limit)
                 values = whole[tuple(slice(at, at + extent) for at, extent in zip(part.offset, part.extent))]
+                self.assertEqual(part.nbytes, values.nbytes)
                 part.deliver(memoryview(bytearray(values.numpy().tobytes())), part.offset, part.extent)
-            self.assertTrue(torch.equal(target, whole), shape)
+            self.assertTrue(torch.equal(target, whole.long()), shape)
 
     def test_tensors_are_split_at_chunks_of_the_file(self):
         for columns, rows in [(5120, 2048), (4096, 4096), (11008, 1524)]:
-            parts = _windows.split(_windows.Box(0, [0, 0], [9000, columns], 2, None), 32 << 20)
-            self.assertEqual(next(parts).extent, [rows, columns])
+            box = _boxes.Box(0, [0, 0], [9000, columns], 9000 * columns * 2)
+            self.assertEqual(next(_boxes.split(box, 32 << 20)).extent, [rows, columns])
 
-    def test_batches_fill_a_window(self):
-        boxes = [_windows.Box(number, [0], [size], 1, None) for number, size in enumerate([10, 4096, 4097, 12000, 16384, 1])]
-        filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 16384)]
-        self.assertEqual(filled, [[(0, 0), (1, 4096), (2, 8192)], [(3, 0)], [(4, 0)], [(5, 0)]])
+    def test_memory_in_the_order_of_the_file_is_filled_at_once(self):
+        targets = [torch.zeros(100, 1000, dtype=torch.int32) for _ in range(3)]
+        self.assertEqual(len(self.read(targets)), 1)
+        with mock.patch.object(_boxes, "_CALL", 500_000):  # one tensor has 400,000 bytes
+            self.assertEqual([len(call) for call in self.read(targets)], [1, 1, 1])
 
-    def test_a_request_has_a_limited_number_of_boxes(self):
-        boxes = [_windows.Box(0, [number], [1], 1, None) for number in range(10_000)]
-        self.assertEqual([len(batch) for batch in _windows.batches(boxes, 1 << 30)], [4096, 4096, 1808])
+    def test_other_memory_is_filled_through_a_buffer(self):
+        targets = [torch.zeros(1000, 100, dtype=torch.int32).t(), torch.zeros(100, 1000), torch.zeros(9, 3000, dtype=torch.int32)[:, ::3]]
+        self.assertEqual(len(self.read(targets)), 1)
+        with mock.patch.object(_boxes, "BUFFER_BYTES", 1 << 14):
+            self.assertGreater(len(self.read(targets)), 10)
+        self.assertEqual(self.read([torch.zeros(0, 5, dtype=torch.int32)]), [])
 
+    def test_pinned_memory_is_filled_again_only_after_its_copy(self):
+        """A GPU whose copies end when they are waited for; each of the two pieces waits for its own."""
+        waited = []
 
-class KeptWindowsTest(unittest.TestCase):
-    """The helper of this test answers a read with the number of its tensor in each byte of a box."""
+        class Event:
+            def record(self, stream):
+                self.number = len(events)
+                events.append(self)
 
-    class Helper:
-        def __init__(self):
-            self.windows, self.memory, self.log = [], {}, []
+            def synchronize(self):
+                waited.append(self.number)
 
-        def next_number(self):
-            return len(self.memory)
-
-        def request(self, do, **fields):
-            future = _helper.Future()
-            self.log.append(do)
-            if do == "window":
-                self.memory[fields["window"]] = mmap.mmap(fields["fds"][0], 0)
-            for box in fields.get("boxes", ()):
-                self.memory[fields["window"]][box["at"] : box["at"] + box["extent"][0]] = bytes([box["tensor"]]) * box["extent"][0]
-            if fields.get("boxes", [{"tensor": 0}])[0]["tensor"] == 99:
-                future.set_exception(OSError("the disk"))
-            else:
-                future.set_result(None)
-            return future
-
-        alive = True
-
-    def read(self, helper, tensors, window=1 << 13):
-        got = []
-        boxes = [_windows.Box(number, [0], [5000], 1, lambda data, *_: got.append(bytes(data))) for number in tensors]
-        _windows.read_boxes(helper, 1, boxes, window)
-        return got
-
-    def test_windows_are_reused_by_the_next_load(self):
-        helper = self.Helper()
-        for _ in range(2):
-            self.assertEqual(self.read(helper, range(9)), [bytes([number]) * 5000 for number in range(9)])
-        self.assertEqual([helper.log.count(do) for do in ("window", "read", "close")], [3, 18, 0])
-        self.read(helper, range(2), 1 << 14)
-        self.assertEqual([helper.log.count(do) for do in ("window", "read", "close")], [4, 19, 1])
-
-    def test_a_window_the_helper_may_still_fill_is_not_reused(self):
-        helper = self.Helper()
-        self.assertRaisesRegex(OSError, "the disk", self.read, helper, [1, 2, 99])
-        self.assertEqual((len(helper.windows), helper.log.count("close")), (2, 1))
+        events = []
+        cuda = types.SimpleNamespace(Event=Event, current_stream=lambda: None)
+        with mock.patch.object(_boxes, "BUFFER_BYTES", 1 << 16):
+            calls = self.read([torch.zeros(100, 1000)], _device.PinnedBuffer(cuda, pin=False))
+        self.assertEqual((len(calls), len(events)), (7, 7))
+        self.assertEqual(waited, [0, 1, 2, 3, 4, 5, 6])
 
 
 class FakeCuda:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -14,7 +15,6 @@ import unittest
 from unittest import mock
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch_process import ROOT, ProcessTest, _device, _helper, _job, _saving, cairn
 
 
@@ -45,9 +45,8 @@ class FakeHelperTest(ProcessTest):
                     self.assertGreater(time.monotonic() - begin, 0.2)
         self.assertEqual(len(logged.output), 1, logged.output)
         for step, handle in enumerate(handles):
-            loaded = {"w": torch.empty(5000)}
-            self.assertEqual(cairn.torch.load(loaded, handle.result().step_dir), step)
-            self.assertTrue(torch.equal(loaded["w"], torch.full((5000,), float(step))))
+            written = (pathlib.Path(handle.result().step_dir) / "data").read_bytes()
+            self.assertEqual(written[:20_000], struct.pack("<f", step) * 5000)
 
     def test_segments_are_reused_for_equal_shapes(self):
         def segments(rows):
@@ -120,17 +119,6 @@ timer.daemon = True; timer.start()
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
         self.assertEqual((done.returncode, done.stderr), (0, "cairn: waiting for 1 save(s) to be on disk\n"))
         self.assertTrue((pathlib.Path(self.directory) / "step-3/index.json").exists())
-
-    def test_other_planners_give_pickles(self):
-        inner = dcp.DefaultSavePlanner()
-        methods = ("set_up_planner", "create_local_plan", "create_global_plan", "finish_plan", "resolve_data")
-        planner = type("Planner", (dcp.SavePlanner,), {name: staticmethod(getattr(inner, name)) for name in methods})()
-        dcp.save({"a": [1, 2], "w": torch.arange(5000)}, storage_writer=cairn.torch.CairnWriter(self.directory, 1), planner=planner)
-        loaded = {"a": None, "w": torch.zeros(5000, dtype=torch.int64)}
-        with self.assertRaisesRegex(cairn.torch.PickleRefused, "a: saved as a pickle"):
-            cairn.torch.load(loaded, f"{self.directory}/step-1")
-        cairn.torch.load(loaded, f"{self.directory}/step-1", allow_pickle=True)
-        self.assertEqual(loaded["a"], [1, 2])
 
 
 class OptimizerTest(ProcessTest):

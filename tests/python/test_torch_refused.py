@@ -243,6 +243,17 @@ class RefusedTest(ProcessTest):
         cairn.torch.load(into, saved.step_dir, allow_pickle=True)
         self.assertEqual(into, state)
 
+    def test_other_planners_give_pickles(self):
+        inner = dcp.DefaultSavePlanner()
+        methods = ("set_up_planner", "create_local_plan", "create_global_plan", "finish_plan", "resolve_data")
+        planner = type("Planner", (dcp.SavePlanner,), {name: staticmethod(getattr(inner, name)) for name in methods})()
+        dcp.save({"a": [1, 2], "w": torch.arange(5000)}, storage_writer=cairn.torch.CairnWriter(self.directory, 1), planner=planner)
+        loaded = {"a": None, "w": torch.zeros(5000, dtype=torch.int64)}
+        with self.assertRaisesRegex(cairn.torch.PickleRefused, "a: saved as a pickle"):
+            cairn.torch.load(loaded, self.directory)
+        cairn.torch.load(loaded, self.directory, allow_pickle=True)
+        self.assertEqual(loaded["a"], [1, 2])
+
     def test_a_damaged_step_is_refused(self):
         saved = cairn.torch.save({"w": torch.randn(100_000)}, self.directory, 7)
         largest = max(pathlib.Path(saved.step_dir).rglob("*.h5"), key=lambda file: file.stat().st_size)

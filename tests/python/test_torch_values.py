@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy
 import torch
-from torch_process import ROOT, ProcessTest, Wrapper, _layout, _objects, _reader, _saving, _windows, cairn, same, zeros_like
+from torch_process import ROOT, ProcessTest, Wrapper, _boxes, _layout, _objects, _reader, _saving, cairn, same, zeros_like
 
 
 class ObjectsTest(unittest.TestCase):
@@ -195,10 +195,18 @@ class ValuesTest(ProcessTest):
         self.round_trip({"model": model}, {"model": other})
         self.assertTrue(torch.equal(model.weight, other.weight) and torch.equal(model.bias, other.bias))
 
-    def test_loads_boxes_larger_than_a_window(self):
+    def test_loads_tensors_larger_than_the_buffer(self):
         state = {"big": torch.randn(300, 4000), "other": torch.randn(50_000)}
-        with mock.patch.object(_windows.read_boxes, "__defaults__", (1 << 16,)):
-            self.check(state)
+        into = {"big": torch.zeros(4000, 300).t(), "other": torch.zeros(50_000, 2)[:, 0]}
+        with mock.patch.object(_boxes, "BUFFER_BYTES", 1 << 16):
+            self.assertTrue(same(self.round_trip(state, into), state))
+
+    def test_names_that_share_memory_get_the_later_value(self):
+        state = {"a": torch.ones(3000, 1000), "b": torch.full((3000, 1000), 2.0)}
+        tied = torch.zeros(3000, 1000)
+        for _ in range(3):
+            self.round_trip(state, {"a": tied, "b": tied})
+            self.assertTrue(torch.equal(tied, state["b"]))
 
     def test_loads_pieces_in_any_order(self):
         rows = torch.randn(4, 4096)

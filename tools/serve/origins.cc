@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "tools/serve/packet.h"
+
 namespace cairn {
 namespace {
 
@@ -43,11 +45,17 @@ uint64_t Origins::Now() {
   return ++now_;
 }
 
-void Origins::Read(const std::shared_ptr<Known>& step, size_t index) {
+void Origins::Read(Known step) {
   const std::lock_guard lock(mutex_);
-  if (step->when == 0) known_.push_back(step);
-  step->when = ++now_;
-  step->has[index] = true;
+  step.when = ++now_;
+  const auto before = std::ranges::find_if(known_, [&](const Known& known) {
+    return !known.saved && known.commit == step.commit && known.names == step.names;
+  });
+  if (before != known_.end()) {
+    for (size_t i = 0; i < step.has.size(); ++i) step.has[i] = step.has[i] || before->has[i];
+    known_.erase(before);
+  }
+  known_.push_back(std::move(step));
   if (known_.size() > kMostKnown) known_.erase(std::ranges::min_element(known_, {}, &Known::when));
 }
 
@@ -55,9 +63,8 @@ void Origins::Saved(BranchedStep commit, std::vector<std::string> names, uint64_
   const std::lock_guard lock(mutex_);
   std::vector<bool> all(names.size(), true);
   // Only the last save in a run can be the origin of the next.
-  std::erase_if(known_, [&](const auto& step) { return step->saved && step->commit.run == commit.run; });
-  known_.push_back(
-      std::make_shared<Known>(Known{std::move(commit), std::move(names), std::move(all), true, when}));
+  std::erase_if(known_, [&](const Known& step) { return step.saved && step.commit.run == commit.run; });
+  known_.push_back({std::move(commit), std::move(names), std::move(all), true, when});
 }
 
 std::optional<BranchedStep> Origins::Of(const std::string& run, int64_t step,
@@ -67,15 +74,41 @@ std::optional<BranchedStep> Origins::Of(const std::string& run, int64_t step,
   const std::lock_guard lock(mutex_);
   const Known* best = nullptr;
   std::pair<int, uint64_t> most{0, 0};
-  for (const auto& known : known_) {
-    if (known->when > when) continue;
-    const bool in_line = newest ? InLineOf(known->commit, *newest) : known->commit.run == run;
-    const std::pair likely{Likelihood(*known, in_line, step, wanted), known->when};
+  for (const Known& known : known_) {
+    if (known.when > when) continue;
+    const bool in_line = newest ? InLineOf(known.commit, *newest) : known.commit.run == run;
+    const std::pair likely{Likelihood(known, in_line, step, wanted), known.when};
     if (likely.first == 0 || likely <= most) continue;
-    best = known.get();
+    best = &known;
     most = likely;
   }
   return best == nullptr ? std::nullopt : std::optional(best->commit);
+}
+
+nlohmann::json OriginJson(const Origins::Known& step) {
+  std::vector<size_t> read;
+  for (size_t i = 0; i < step.has.size(); ++i)
+    if (step.has[i]) read.push_back(i);
+  return {{"step", step.commit.step},
+          {"run", step.commit.run},
+          {"descent", DescentJson(step.commit.descent)},
+          {"names", step.names},
+          {"read", std::move(read)}};
+}
+
+Result<Origins::Known> ParseOrigin(const nlohmann::json& said) {
+  Origins::Known step;
+  CAIRN_ASSIGN_OR_RETURN(step.commit.step, IntegerAt<int64_t>(said, "step"));
+  step.commit.run = said.at("run").get<std::string>();
+  step.commit.descent = DescentAt(said.at("descent"));
+  step.names = said.at("names").get<std::vector<std::string>>();
+  step.has.resize(step.names.size());
+  for (const nlohmann::json& index : said.at("read")) {
+    if (!index.is_number_unsigned() || index.get<uint64_t>() >= step.has.size())
+      return Corrupt("a tensor that was read has no name");
+    step.has[index.get<uint64_t>()] = true;
+  }
+  return step;
 }
 
 }  // namespace cairn

@@ -7,8 +7,8 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,8 +31,9 @@ class Origins {
 
   // A moment after all earlier reports.
   uint64_t Now();
-  // The tensor `names`[index] of a step was read.
-  void Read(const std::shared_ptr<Known>& step, size_t index);
+  // Tensors of a step were read: those that it `has`. A step that was reported before, and whose tensors were
+  // read again, has those of both reports.
+  void Read(Known step);
   // `when`: the training handed its tensors over.
   void Saved(BranchedStep commit, std::vector<std::string> names, uint64_t when);
 
@@ -44,8 +45,14 @@ class Origins {
 
  private:
   mutable std::mutex mutex_;  // of both
-  std::vector<std::shared_ptr<Known>> known_;
+  std::vector<Known> known_;
   uint64_t now_ = 0;
 };
+
+// A step as the process that reads it tells the one that saves: {"step", "run", "descent", "names", "read":
+// the numbers of the names that it has}.
+nlohmann::json OriginJson(const Origins::Known& step);
+// Errors: Corrupt. Throws json::exception.
+Result<Origins::Known> ParseOrigin(const nlohmann::json& said);
 
 }  // namespace cairn

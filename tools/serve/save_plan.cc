@@ -16,8 +16,8 @@ Result<Dims> DimsOf(const nlohmann::json& said) {
   return dims;
 }
 
-}  // namespace
-
+// A box as {"offset": [...], "extent": [...]}. Errors: Corrupt if it is empty, has another rank, or is
+// outside of the shape.
 Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said) {
   Box box;
   CAIRN_ASSIGN_OR_RETURN(box.offset, DimsOf(said.value("offset", nlohmann::json())));
@@ -29,6 +29,8 @@ Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said) {
       return Corrupt("a box is outside of its tensor");
   return box;
 }
+
+}  // namespace
 
 Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(SharedMemory none, SharedMemory::Make(0));

@@ -32,8 +32,4 @@ struct SavePlan {
   static Result<std::unique_ptr<SavePlan>> Make(const nlohmann::json& request);
 };
 
-// A box as {"offset": [...], "extent": [...]}. Errors: Corrupt if it is empty, has another rank, or is
-// outside of the shape.
-Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said);
-
 }  // namespace cairn

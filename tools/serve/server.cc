@@ -1,7 +1,6 @@
-// One thread receives the trainer's requests. One thread does the saves, in the order of the requests, and a
-// few others read: a save never waits for a load. Every request gets one reply. A save also sends
-// "written" before: from then on its memory may be filled again. A save is written while the trainer still
-// fills its memory.
+// One thread receives the trainer's requests. Another one does the saves, in the order of the requests. Every
+// request gets one reply. A save also sends "written" before: from then on its memory may be filled again. A
+// save is written while the trainer still fills its memory.
 
 #include "tools/serve/server.h"
 
@@ -10,29 +9,17 @@
 #include <map>
 #include <memory>
 
-#include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/base/threads.h"
 #include "ckpt/base/worker_pool.h"
+#include "tools/serve/failure.h"
 #include "tools/serve/filling.h"
 #include "tools/serve/message_socket.h"
-#include "tools/serve/reads.h"
 #include "tools/serve/save_plan.h"
 #include "tools/serve/step_save.h"
 
 namespace cairn {
 namespace {
-
-constexpr int kReads = 3;  // at once: as many as the trainer has windows
-
-// The Python side has an exception for each kind except the first.
-std::string_view KindName(StatusKind kind) {
-  constexpr std::string_view kNames[] = {
-      "ok",       "not_found", "corrupt", "invalid_argument", "not_supported", "already_exists",
-      "no_space", "io_error",  "aborted"};
-  static_assert(std::size(kNames) == static_cast<size_t>(StatusKind::kAborted) + 1);
-  return kNames[static_cast<size_t>(kind)];
-}
 
 // A save in progress.
 struct RunningSave {
@@ -83,7 +70,6 @@ class Server {
     const std::string why = "its training ended before its state was copied";
     for (auto& [nonce, save] : begun_) Abandon(save, why);
     for (auto& [nonce, save] : filling_) save->filling.End(Aborted("{}", why));
-    (void)reads_.Finish();
     (void)saves_.Finish();
     return heard;
   }
@@ -126,9 +112,8 @@ class Server {
     socket_.Send({{{"id", id}, {"ok", std::move(ok.head)}}, std::move(ok.tail)}, descriptor);
   }
   void Fail(int64_t id, const Status& status) {
-    Packet reply{{{"id", id}, {"error", status.message()}, {"kind", KindName(status.kind())}}, {}};
-    if (const auto failure = ParsePosixError(status))
-      reply.head.update({{"errno", failure->error}, {"path", failure->path}, {"reason", failure->reason}});
+    Packet reply{FailureJson(status), {}};
+    reply.head["id"] = id;
     socket_.Send(reply);
   }
   void Answer(int64_t id, const Status& status) { status.ok() ? Reply(id) : Fail(id, status); }
@@ -144,9 +129,7 @@ class Server {
     if (what == "copied") return Copied(id, head);
     if (what == "abort") return Abort(id, head);
     if (what == "news") return News(id, head);
-    if (what == "window") return AddWindow(id, message);
-    if (what == "open" || what == "read" || what == "check") return Read(id, what, head);
-    if (what == "close") return Close(id, head);
+    if (what == "loaded") return Loaded(id, head);
     return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
   }
 
@@ -261,29 +244,10 @@ class Server {
     return OkStatus();
   }
 
-  Status AddWindow(int64_t id, Message& message) {
-    CAIRN_RETURN_IF_ERROR(served_.AddWindow(message.packet.head, std::move(message.descriptor)));
-    Reply(id);
-    return OkStatus();
-  }
-
-  Status Read(int64_t id, const std::string& what, const nlohmann::json& head) {
-    Push(reads_, [this, id, what, head] {
-      const Status status = Caught([&]() -> Status {
-        if (what == "read") return served_.Read(head);
-        if (what == "check") return served_.Check(head);
-        CAIRN_ASSIGN_OR_RETURN(Packet opened, served_.Open(head));
-        Reply(id, std::move(opened));
-        return OkStatus();
-      });
-      if (!status.ok() || what != "open") Answer(id, status);
-    });
-    return OkStatus();
-  }
-
-  // Reads that run meanwhile are answered.
-  Status Close(int64_t id, const nlohmann::json& head) {
-    served_.Close(head);
+  // Before the save that may come from it: both are taken in order.
+  Status Loaded(int64_t id, const nlohmann::json& head) {
+    CAIRN_ASSIGN_OR_RETURN(Origins::Known step, ParseOrigin(head.at("origin")));
+    origins_.Read(std::move(step));
     Reply(id);
     return OkStatus();
   }
@@ -296,10 +260,8 @@ class Server {
   std::map<std::string, std::weak_ptr<RunningSave>> running_;    // all that have not ended
   std::atomic<bool> trainer_ended_ = false;
   Origins origins_;
-  HeldRuns runs_;  // used by the thread that saves
-  Reads served_{fs_, origins_};
-  WorkerPool saves_{1};
-  WorkerPool reads_{kReads};  // last: threads end before what they use
+  HeldRuns runs_;        // used by the thread that saves
+  WorkerPool saves_{1};  // last: its thread ends before what it uses
 };
 
 }  // namespace

@@ -16,15 +16,12 @@ class SharedMemory {
   // New memory of zeros. It has no pages yet: the trainer touches them, with several threads and while it
   // copies, and gets the error if memory is short. Errors: NoSpace.
   static Result<SharedMemory> Make(uint64_t bytes);
-  // Maps memory that another process made, for writing. Errors: InvalidArgument if it is not such memory.
-  static Result<SharedMemory> Map(UniqueFd descriptor);
 
   std::span<std::byte> bytes() const { return mapping_.bytes(); }
   int descriptor() const { return descriptor_.get(); }
 
  private:
   SharedMemory() = default;
-  Status MapAll(uint64_t bytes);
 
   UniqueFd descriptor_;
   Mapping mapping_;

@@ -153,7 +153,8 @@ def load(
     If strict is False, values of other names stay as they are. They are logged, and the result is a Loaded.
     cast: convert tensors of another type than the saved one. Shapes must always match.
     experts: as for CairnPlanner; the mesh may have another size than that of the save.
-    Raises LoadMismatch that names every mismatch, PickleRefused, FileNotFoundError, CorruptError.
+    Raises LoadMismatch that names every mismatch, PickleRefused, FileNotFoundError, CorruptError. Tensors are
+    as before after the first two and undefined after an error of reading.
     """
     loaded = fill(state_dict, path, allow_pickle, CairnLoadPlanner(strict, cast, experts))
     return int(loaded) if strict else loaded
@@ -162,10 +163,12 @@ def load(
 def fill(state_dict: dict, path: Path, allow_pickle: bool, planner: CairnLoadPlanner) -> Loaded:
     """Does the work of load."""
     states = {key: _state_of(value) for key, value in state_dict.items()}
-    with CairnReader(path, allow_pickle) as reader:  # as dcp.load does, without its collectives
-        with _collector.paused():
-            planner.set_up_planner(states, reader.read_metadata(), is_coordinator=True)
-            reader.read_data(planner.create_local_plan(), planner)
+    # As dcp.load does, without its collectives.
+    with _collector.paused(), CairnReader(path, allow_pickle) as reader:
+        planner.set_up_planner(states, is_coordinator=True)
+        whole = reader.whole(planner.state_dict)
+        planner.leave_out(whole, reader.metadata(whole))
+        reader.read_data(planner.create_local_plan(), planner, whole.values())
         for key, value in list(state_dict.items()):
             if _is_stateful(value):
                 value.load_state_dict(states[key])

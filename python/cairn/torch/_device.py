@@ -1,4 +1,7 @@
-"""Copies tensors into shared memory: on two threads while the caller waits, on one later, or by a GPU."""
+"""Copies tensors into shared memory: on two threads while the caller waits, on one later, or by a GPU.
+
+Also copies what was loaded to a GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
+from cairn._boxes import BUFFER_BYTES, Buffer
 from cairn.torch import _private
 
 _BATCH = 32 << 20  # bytes between two reports
@@ -243,19 +247,29 @@ def _has_storage(tensor: torch.Tensor) -> bool:
         return False
 
 
+def copy_values(source: torch.Tensor, target: torch.Tensor) -> None:
+    """target.copy_(source). To a GPU it only begins: see PinnedBuffer."""
+    if target.is_cuda:
+        with torch.no_grad():
+            target.copy_(source, non_blocking=True)
+    else:
+        copy_on_one_thread(source, target)
+
+
 def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:
     """target.copy_(source) on one thread. copy_'s own threads wait for each other if cores are busy.
 
     That took 2.1 GB/s on two busy cores; one thread copies 10 GB/s.
     """
-    if source.dtype == target.dtype and _is_plain(source) and _is_plain(target):
+    if source.dtype == target.dtype and is_plain(source) and is_plain(target):
         ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
     else:
         with torch.no_grad():
             target.copy_(source)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its memory has its values in row-major order, and the CPU can write them."""
     on_cpu = tensor.device.type == "cpu"
     return on_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
@@ -304,6 +318,45 @@ class Gpu:
     def _check(status: Any, what: str) -> None:
         if int(status) != 0:
             raise RuntimeError(f"{what}: CUDA error {int(status)}")
+
+
+class PinnedBuffer(Buffer):
+    """Two pieces of pinned memory: while a GPU copies from one, the library fills the other."""
+
+    def __init__(self, cuda: Any = torch.cuda, pin: bool = True):
+        super().__init__()
+        self._cuda = cuda
+        self._pin = pin  # False in a test without a GPU
+        self._pieces: list[tuple[torch.Tensor, Any]] = []  # with the event of the last copy out of each
+        self._at = 0
+
+    def wait(self, size: int) -> tuple[int, memoryview]:
+        self._at ^= 1
+        while len(self._pieces) < 2:
+            self._pieces.append((torch.empty(0, dtype=torch.uint8), None))
+        memory, copied = self._pieces[self._at]
+        if copied is not None:
+            copied.synchronize()
+        if memory.numel() < size:
+            memory = torch.empty(max(size, BUFFER_BYTES), dtype=torch.uint8, pin_memory=self._pin)
+            self._pieces[self._at] = memory, None
+        address = memory.data_ptr()
+        return address, memoryview((ctypes.c_char * memory.nbytes).from_address(address)).cast("B")
+
+    def delivered(self) -> None:
+        event = self._cuda.Event()
+        event.record(self._cuda.current_stream())
+        self._pieces[self._at] = self._pieces[self._at][0], event
+
+    def finish(self) -> None:
+        for _, copied in self._pieces:
+            if copied is not None:
+                copied.synchronize()
+
+
+def buffer_of(tensors: Sequence[torch.Tensor]) -> Buffer:
+    """The buffer for reads into these tensors."""
+    return PinnedBuffer() if any(tensor.is_cuda for tensor in tensors) else Buffer()
 
 
 def gpu_of(tensors: Sequence[torch.Tensor]) -> Optional[Gpu]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Optional
 
 import torch
@@ -145,6 +145,12 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         self.cast = cast
         self.experts = experts
 
+    def leave_out(self, planned: Collection[str], metadata: Metadata) -> None:
+        """Leaves out tensors that fit and that somebody else loads. metadata: of the others."""
+        self.metadata = metadata
+        if planned:
+            self.state_dict = {fqn: here for fqn, here in self.state_dict.items() if fqn not in planned}
+
     def set_up_planner(
         self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False
     ) -> None:
@@ -155,8 +161,8 @@ class CairnLoadPlanner(DefaultLoadPlanner):
                 if len({str(key) for key in found}) < len(found):
                     name = ".".join(map(str, path)) or "the state dict"
                     raise ValueError(f"two keys of {name} have one name: {', '.join(map(repr, found))}")
-            _leave_meta(state_dict)
-            flat, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
+            sharded = _leave_meta(state_dict)
+            flat, self.mappings = _private.flattened(state_dict, sharded and self.flatten_sharded_tensors)
         self.original_state_dict = state_dict
         self.state_dict = as_dtensors(flat, self.experts)
         self.metadata, self.is_coordinator = metadata, is_coordinator
@@ -174,7 +180,8 @@ class CairnLoadPlanner(DefaultLoadPlanner):
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
         dicts = {".".join(map(str, path)) for path, _ in self._dicts}  # saved by name if they were empty
         self.missing_keys = [fqn for fqn in self.state_dict if fqn not in saved]
-        self.unexpected_keys = [fqn for fqn in saved if fqn not in self.state_dict and fqn not in dicts]
+        known = {*self.state_dict, *dicts}
+        self.unexpected_keys = [fqn for fqn in saved if fqn not in known]
         if self.allow_partial_load:
             _log_names("not in the checkpoint, so their values stay", self.missing_keys)
             _log_names("only in the checkpoint, so they are passed over", self.unexpected_keys)
@@ -219,21 +226,26 @@ def _log_names(what: str, names: list[str]) -> None:
         logger.warning("load: %d names are %s: %s", len(names), what, listed(names))
 
 
-def _leave_meta(container: Any, name: str = "") -> None:
-    """Moves tensors from the meta device to the job's, as DCP does. Raises LoadMismatch outside of a job."""
+def _leave_meta(container: Any, name: str = "") -> bool:
+    """Moves tensors from the meta device to the job's, as DCP does. Raises LoadMismatch outside of a job.
+
+    Returns whether there is a ShardedTensor.
+    """
     if not isinstance(container, (MutableMapping, list)):
-        return
+        return _private.is_sharded_tensor(container)
+    sharded = False
     for key, value in container.items() if isinstance(container, MutableMapping) else enumerate(container):
-        fqn = f"{name}.{key}" if name else str(key)
         if not isinstance(value, torch.Tensor) or _private.is_sharded_tensor(value):
-            _leave_meta(value, fqn)
-        elif value.device.type == "meta":
+            sharded |= _leave_meta(value, f"{name}.{key}" if name else str(key))
+        elif value.is_meta:
+            fqn = f"{name}.{key}" if name else str(key)
             if not _job.in_a_job():
                 raise LoadMismatch(
                     f"{fqn}: a tensor on the meta device, which holds no values; "
                     "call to_empty(device=...) of its module first"
                 )
             container[key] = _private.off_meta(value)
+    return sharded
 
 
 def _unfit(tensor: torch.Tensor) -> Optional[str]:

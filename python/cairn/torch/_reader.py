@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -18,9 +19,9 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 
+from cairn._boxes import Box, read_boxes
 from cairn._opened import Opened
-from cairn._windows import Box, read_boxes
-from cairn.torch._device import copy_on_one_thread, with_memory
+from cairn.torch._device import buffer_of, copy_values, is_plain, with_memory
 from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._objects import decode, decode_key
 from cairn.torch._planner import CairnLoadPlanner
@@ -29,15 +30,32 @@ from cairn.torch._planner import CairnLoadPlanner
 class TorchOpened(Opened):
     """An opened checkpoint, as torch objects."""
 
-    def metadata(self) -> Metadata:
-        """DCP's metadata. Each tensor is one chunk, so DCP requests exactly the boxes that a rank holds."""
+    def metadata(self, planned: Container[str] = ()) -> Metadata:
+        """DCP's metadata. Each tensor is one chunk, so DCP requests exactly the boxes that a rank holds.
+
+        planned: names to leave out.
+        """
         entries: dict = {fqn: BytesStorageMetadata() for fqn in self.objects}
         for fqn, (_, tensor) in self.tensors.items():
+            if fqn in planned:
+                continue
             size = torch.Size(tensor["shape"])
             chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
             entries[fqn] = TensorStorageMetadata(TensorProperties(TORCH_OF[tensor["dtype"]]), size, [chunk])
         text = lambda part: part["text"] if isinstance(part, dict) else part
         return Metadata(entries, planner_data={fqn: tuple(map(text, self.path(fqn))) for fqn in entries})
+
+    def whole(self, state_dict: dict) -> dict[str, Box]:
+        """Boxes of the plain tensors that need no plan of DCP: whole, in memory that has the saved form."""
+        found = {}
+        for fqn, here in state_dict.items():
+            if type(here) not in (torch.Tensor, torch.nn.Parameter) or fqn not in self.tensors:
+                continue
+            number, saved = self.tensors[fqn]
+            if _has_form(here, saved):
+                shape = saved["shape"]
+                found[fqn] = Box(number, [0] * len(shape), shape, here.nbytes, here.data_ptr(), None, here)
+        return found
 
     def nested(self, allow_pickle: bool) -> dict[str, Any]:
         """The saved state dict with whole tensors on the CPU. Raises PickleRefused, CorruptError, OSError."""
@@ -47,7 +65,7 @@ class TorchOpened(Opened):
             dtype, shape = TORCH_OF[tensor["dtype"]], tensor["shape"]
             values[fqn] = torch.empty(shape, dtype=dtype)
             boxes.append(box_of(number, [0] * len(shape), dtype, values[fqn]))
-        read_boxes(self.helper, self.handle, boxes, cached=self.cached)
+        read_boxes(self, boxes)
         self.check()
         root = _Node()
         for fqn, value in values.items():
@@ -66,6 +84,18 @@ class TorchOpened(Opened):
         """The box to read into `target`, which has the box's shape."""
         number, tensor = self.tensors[item.storage_index.fqn]
         return box_of(number, item.storage_offsets, TORCH_OF[tensor["dtype"]], target)
+
+
+def _has_form(tensor: torch.Tensor, saved: dict) -> bool:
+    """Whether a tensor of no subclass has the saved type and shape, and is_plain, with all of its memory."""
+    return (
+        tensor.dtype is TORCH_OF[saved["dtype"]]
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and list(tensor.shape) == saved["shape"]
+        and is_plain(tensor)
+        and tensor.untyped_storage().nbytes() >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes
+    )
 
 
 class _Node(dict):
@@ -92,12 +122,15 @@ class _Node(dict):
 
 def box_of(number: int, offset: Sequence[int], dtype: torch.dtype, target: torch.Tensor) -> Box:
     """A Box that reads into `target`. dtype: the type of the saved bytes."""
+    nbytes = target.numel() * dtype.itemsize
+    if target.dtype == dtype and is_plain(target):
+        return Box(number, offset, target.shape, nbytes, target.data_ptr(), memory=target)
 
     def deliver(elements: memoryview, begin: Sequence[int], extent: Sequence[int]) -> None:
         part = tuple(slice(at - first, at - first + count) for at, first, count in zip(begin, offset, extent))
-        copy_on_one_thread(torch.frombuffer(elements, dtype=dtype).view(tuple(extent)), target[part])
+        copy_values(torch.frombuffer(elements, dtype=dtype).view(tuple(extent)), target[part])
 
-    return Box(number, offset, target.shape, dtype.itemsize, deliver)
+    return Box(number, offset, target.shape, nbytes, deliver=deliver)
 
 
 class CairnReader(StorageReader):
@@ -136,10 +169,18 @@ class CairnReader(StorageReader):
 
     def __del__(self) -> None:
         if (opened := getattr(self, "_opened", None)) is not None:
-            opened.drop()
+            opened.close()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return self._alive().metadata()
+
+    def whole(self, state_dict: dict) -> dict[str, Box]:
+        """See TorchOpened."""
+        return self._alive().whole(state_dict)
+
+    def metadata(self, planned: Container[str]) -> Metadata:
+        """See TorchOpened."""
+        return self._alive().metadata(planned)
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -152,15 +193,21 @@ class CairnReader(StorageReader):
     def prepare_global_plan(self, plans: list) -> list:
         return plans
 
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future:
-        """Fills the planner's tensors. Raises PickleRefused, CorruptError, OSError."""
+    def read_data(
+        self, plan: LoadPlan, planner: LoadPlanner, planned: Iterable[Box] = ()
+    ) -> torch.futures.Future:
+        """Fills the planner's tensors. Raises PickleRefused, CorruptError, OSError.
+
+        planned: further boxes.
+        """
         opened = self._alive()
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
         others = [item for item in plan.items if item.type == LoadItemType.BYTE_IO]
         objects = [(item, opened.value(item.storage_index.fqn, self._allow_pickle)) for item in others]
         resolved = ((item.dest_index.fqn, planner.resolve_tensor(item)) for item in tensors)
         targets = [with_memory(fqn, tensor).detach() for fqn, tensor in resolved]
-        read_boxes(opened.helper, opened.handle, map(opened.box, tensors, targets), cached=opened.cached)
+        boxes = itertools.chain(planned, map(opened.box, tensors, targets))
+        read_boxes(opened, boxes, buffer_of(targets))
         opened.check()
         for item, target in zip(tensors, targets):
             planner.commit_tensor(item, target)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from torch.optim import Optimizer
 
+from cairn import _origins
 from cairn._errors import CorruptError, HelperDied, SaveFailed, rank_name
 from cairn._helper import Helper, absolute, helper
 from cairn.torch import _collector, _job, _optimizers
@@ -253,6 +254,7 @@ class Save:
 
     def _send(self, handle: SaveHandle, staged: Staged) -> None:
         objects, tail = staged.objects
+        _origins.tell(self._helper)
         saved = self._helper.request(
             "write",
             on_event=lambda event: self._written(handle, staged),

@@ -11,9 +11,9 @@ class OriginsTest : public testing::Test {
  protected:
   // Reads the first `count` of the step's tensors.
   void Read(const BranchedStep& step, const Names& names, size_t count) {
-    const auto known = std::make_shared<Origins::Known>(
-        Origins::Known{.commit = step, .names = names, .has = std::vector<bool>(names.size())});
-    for (size_t i = 0; i < count; ++i) origins_.Read(known, i);
+    Origins::Known known{.commit = step, .names = names, .has = std::vector<bool>(names.size())};
+    for (size_t i = 0; i < count; ++i) known.has[i] = true;
+    origins_.Read(ParseOrigin(OriginJson(known)).value());
   }
   std::optional<int64_t> Of(int64_t step, const Names& names, const std::string& run = "a") {
     const auto origin = origins_.Of(run, step, names, origins_.Now(), newest_);

@@ -1,5 +1,6 @@
 // Ranks as threads, each with a helper at the other end of a socket, as in cairn.torch.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,12 +13,12 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "ckpt/base/mapping.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
@@ -25,7 +26,6 @@
 #include "tests/support/temp_dir.h"
 #include "tools/serve/message_socket.h"
 #include "tools/serve/server.h"
-#include "tools/serve/shared_memory.h"
 
 namespace cairn {
 namespace {
@@ -91,7 +91,9 @@ class Trainer {
          {"world", world},
          {"tensors", {{{"fqn", "a"}, {"dtype", "fp32"}, {"shape", {kRows, kColumns}}, {"pieces", pieces}}}}});
     if (begin == end) return;
-    const auto memory = SharedMemory::Map(std::move(reply.descriptor)).value();
+    const auto bytes = reply.packet.head["ok"]["bytes"].get<uint64_t>();
+    const Mapping memory(
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, reply.descriptor.get(), 0), bytes);
     const std::vector<float> values((end - begin) * kColumns, value);
     const auto at = reply.packet.head["ok"]["offsets"][0][0].get<uint64_t>();
     std::memcpy(memory.bytes().data() + at, values.data(), values.size() * sizeof(float));
@@ -156,52 +158,6 @@ TEST(ServeTest, TwoRanksSaveOneStepThatLoadsBack) {
   const auto opened_step = StepReader::Open(FileSystem::Posix(), step);
   ASSERT_TRUE(opened_step.ok()) << opened_step.status().message();
   EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **opened_step).problems.empty());
-
-  Trainer reader;
-  const Message opened = reader.Ask({{"do", "open"}, {"path", dir / "run"}});
-  const json ok = opened.packet.head["ok"];
-  EXPECT_EQ(ok["step"], 7);
-  EXPECT_EQ(ok["objects"]["train.step"]["json"], "7");
-  EXPECT_EQ(ok["tensors"][0]["fqn"], "a");
-  const auto window = SharedMemory::Make(1 << 20).value();
-  ASSERT_TRUE(
-      reader.Ask({{"do", "window"}, {"window", 1}}, {}, window.descriptor()).packet.head.contains("ok"));
-  const json box = {{"tensor", 0}, {"offset", {1, 10}}, {"extent", {2, 3}}, {"at", 64}};
-  const json read = {{"do", "read"}, {"handle", ok["handle"]}, {"window", 1}, {"boxes", {box}}};
-  ASSERT_TRUE(reader.Ask(read).packet.head.contains("ok"));
-  std::vector<float> values(6);
-  std::memcpy(values.data(), window.bytes().data() + 64, 24);
-  EXPECT_EQ(values, (std::vector<float>{1, 1, 1, 2, 2, 2}));
-}
-
-TEST(ServeTest, ReadsIntoSeveralWindowsRunConcurrently) {
-  const TempDir dir;
-  ASSERT_TRUE(SaveOfTwo(dir / "run", 2, 2).first.contains("ok"));
-  Trainer reader;
-  const json ok = reader.Ask({{"do", "open"}, {"path", dir / "run"}}).packet.head["ok"];
-  std::vector<SharedMemory> windows;
-  std::vector<int64_t> reads;
-  for (int i = 0; i < 8; ++i) {
-    windows.push_back(SharedMemory::Make(kRows * kColumns * sizeof(float)).value());
-    reader.Send({{"do", "window"}, {"window", i}}, {}, windows.back().descriptor());
-    const json box = {{"tensor", 0}, {"offset", {0, 0}}, {"extent", {kRows, kColumns}}, {"at", 0}};
-    reads.push_back(reader.Send({{"do", "read"}, {"handle", ok["handle"]}, {"window", i}, {"boxes", {box}}}));
-  }
-  std::set<int64_t> answered;
-  while (answered.size() < reads.size()) {
-    const json reply = reader.Next();
-    if (std::ranges::find(reads, reply["id"].get<int64_t>()) == reads.end()) continue;
-    EXPECT_TRUE(reply.contains("ok")) << reply;
-    answered.insert(reply["id"].get<int64_t>());
-  }
-  for (const SharedMemory& window : windows) {
-    std::vector<float> values(kRows * kColumns);
-    std::memcpy(values.data(), window.bytes().data(), values.size() * sizeof(float));
-    EXPECT_EQ(std::ranges::count(values, 1), 2 * kColumns);
-    EXPECT_EQ(std::ranges::count(values, 2), (kRows - 2) * kColumns);
-  }
-  EXPECT_TRUE(reader.Ask({{"do", "close"}, {"handle", ok["handle"]}}).packet.head.contains("ok"));
-  EXPECT_EQ(reader.Ask({{"do", "check"}, {"handle", ok["handle"]}}).packet.head["kind"], "corrupt");
 }
 
 TEST(ServeTest, AnUnwrittenTensorFailsTheSaveByName) {
@@ -383,10 +339,11 @@ TEST(ServeTest, MalformedRequestsGetAnErrorAndChangeNothing) {
         json{{"do", "write"}}, json{{"do", "write"}, {"nonce", "00"}, {"plan", 3}},
         json{{"do", "begin"}, {"run", ""}},
         json{{"do", "begin"}, {"run", dir / "r"}, {"step", 1}, {"nonce", "../x"}, {"rank", 0}, {"world", 1}},
-        json{{"do", "read"}, {"handle", 9}, {"window", 9}, {"boxes", json::array()}},
-        json{{"do", "open"}, {"path", dir / "nothing"}}, json{{"do", "window"}, {"window", 1}}})
+        json{{"do", "loaded"}},
+        json{{"do", "loaded"},
+             {"origin",
+              {{"step", 1}, {"run", "r"}, {"descent", json::object()}, {"names", {"a"}}, {"read", {1}}}}}})
     EXPECT_TRUE(trainer.Ask(request).packet.head.contains("error")) << request;
-  EXPECT_TRUE(trainer.Ask({{"do", "close"}, {"handle", 9}}).packet.head.contains("ok"));
 }
 
 TEST(ServeTest, ConflictingTensorsAreRefusedBeforeTheCopy) {
@@ -430,11 +387,9 @@ TEST(ServeTest, AMessageWithoutANumberEndsTheHelperAndFreesTheRun) {
   }
 }
 
-// A save and a load, request by request.
+// A save that comes from a load, request by request.
 std::vector<json> Requests(const std::string& run) {
   const json box = {{"offset", {0, 0}}, {"extent", {kRows, kColumns}}};
-  json read = box;
-  read.update({{"tensor", 0}, {"at", 64}});
   std::vector<json> requests = {
       {{"do", "plan"},
        {"plan", 1},
@@ -457,11 +412,8 @@ std::vector<json> Requests(const std::string& run) {
        {"objects", {{"x", {{"tail", {0, 0}}, {"values", {{"x", {{"json", "7"}, {"path", {"x"}}}}}}}}}}},
       {{"do", "copied"}, {"nonce", Trainer::kNonce}, {"bytes", Trainer::kEverything}},
       {{"do", "news"}, {"nonce", Trainer::kNonce}, {"opened", true}, {"saved", false}, {"failed", ""}},
-      {{"do", "open"}, {"path", run}, {"options", json::object()}},
-      {{"do", "window"}, {"window", 1}},
-      {{"do", "read"}, {"handle", 1}, {"window", 1}, {"boxes", {read}}},
-      {{"do", "check"}, {"handle", 1}},
-      {{"do", "close"}, {"handle", 1}, {"window", 1}},
+      {{"do", "loaded"},
+       {"origin", {{"step", 1}, {"run", "r"}, {"descent", json::object()}, {"names", {"a"}}, {"read", {0}}}}},
       {{"do", "abort"}, {"nonce", Trainer::kNonce}, {"error", "x"}},
       {{"do", "forget"}, {"plan", 1}}};
   for (size_t i = 0; i < requests.size(); ++i) requests[i]["id"] = i + 1;
@@ -478,12 +430,10 @@ TEST(ServeTest, AFieldOfTheWrongTypeBlocksNeitherHelperNorRun) {
       for (const json& wrong : {json(), json(""), json(-1), json(1e300), json::array({{}})}) {
         SCOPED_TRACE(fmt::format("{} of request {} is {}", path, changed, wrong.dump()));
         const TempDir dir(TempDir::Place::kMemory);
-        const auto window = SharedMemory::Make(1 << 20).value();
         Trainer trainer;
         std::vector<json> requests = Requests(dir / "run");
         requests[changed][json::json_pointer(path)] = wrong;
-        for (json& request : requests)
-          trainer.SendAsItIs(request, {}, request["do"] == "window" ? window.descriptor() : -1);
+        for (json& request : requests) trainer.SendAsItIs(request);
         trainer.Die();
         const bool made = FileSystem::Posix().Stat(dir / "run").ok();
         EXPECT_TRUE(!made || RunLock::Take(FileSystem::Posix(), dir / "run").ok());

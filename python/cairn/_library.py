@@ -1,0 +1,110 @@
+"""The library libcairn_load.so, which reads checkpoints into this process's memory (tools/load/cairn_load.h).
+
+Its calls release the GIL. A handle is of the process that opened it: a forked child opens its own.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import functools
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from cairn._command import program
+from cairn._errors import NotSupported, exception_of
+
+_NAME = "libcairn_load.so"
+_VERSION = 1  # CAIRN_LOAD_VERSION
+
+
+class _Text(ctypes.Structure):
+    """Bytes of the library: JSON, and a tail."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("head", ctypes.c_uint64), ("tail", ctypes.c_uint64)]
+
+
+class Library:
+    """path: the library's. Raises OSError if it cannot be loaded, NotSupported if it has another version."""
+
+    def __init__(self, path: str):
+        self._functions = ctypes.CDLL(path)
+        if (version := self._functions.cairn_load_version()) != _VERSION:
+            raise NotSupported(
+                f"{path} has version {version}, and this package needs {_VERSION}; "
+                "the package and the cairn program are of different versions",
+                2,
+            )
+        self._functions.cairn_load_close.argtypes = [ctypes.c_int64]
+        self._functions.cairn_load_close.restype = None
+        self._functions.cairn_load_free.restype = None
+
+    def open(self, path: str, options: dict) -> tuple[int, dict, bytes]:
+        """Returns (handle, description, pickles)."""
+        handle = ctypes.c_int64()
+        head, tail = self._call("open", path.encode(), json.dumps(options).encode(), ctypes.byref(handle))
+        return handle.value, json.loads(head), tail
+
+    def read(
+        self,
+        handle: int,
+        tensors: array.array,
+        offsets: array.array,
+        extents: array.array,
+        places: array.array,
+    ) -> None:
+        """Fills boxes. places: addresses of memory. All are arrays of 64-bit integers."""
+        pointers = [
+            ctypes.c_void_p(numbers.buffer_info()[0]) for numbers in (tensors, offsets, extents, places)
+        ]
+        self._call("read", ctypes.c_int64(handle), ctypes.c_uint64(len(tensors)), *pointers)
+
+    def check(self, handle: int) -> None:
+        self._call("check", ctypes.c_int64(handle))
+
+    def origin(self, handle: int) -> bytes:
+        return self._call("origin", ctypes.c_int64(handle))[0]
+
+    def close(self, handle: int) -> None:
+        self._functions.cairn_load_close(handle)
+
+    def _call(self, name: str, *arguments: Any) -> tuple[bytes, bytes]:
+        said = _Text()
+        function = getattr(self._functions, f"cairn_load_{name}")
+        try:
+            failed = function(*arguments, ctypes.byref(said))
+            whole = ctypes.string_at(said.data, said.head + said.tail) if said.data else b""
+            head, tail = whole[: said.head], whole[said.head :]
+        finally:
+            self._functions.cairn_load_free(ctypes.byref(said))
+        if failed:
+            raise _exception(json.loads(head) if head else {"kind": "no_space", "error": "out of memory"})
+        return head, tail
+
+
+def _exception(failure: dict) -> Exception:
+    call = (failure["errno"], failure["reason"], failure["path"]) if "errno" in failure else None
+    return exception_of(failure["kind"], failure["error"], call)
+
+
+def _places() -> Iterator[pathlib.Path]:
+    """Where the library may be: in the wheel's package, else as `cmake` builds and installs it."""
+    if "CAIRN" not in os.environ:
+        yield pathlib.Path(__file__).parent / _NAME
+    directory = pathlib.Path(program()).parent
+    yield directory / _NAME
+    yield directory.parent / "lib" / "cairn" / _NAME
+
+
+@functools.lru_cache(maxsize=None)
+def library() -> Library:
+    """Loaded at the first use. Raises FileNotFoundError if it does not exist, NotSupported."""
+    places = list(_places())
+    for place in places:
+        if place.is_file():
+            return Library(str(place))
+    looked = ", ".join(map(str, places))
+    raise FileNotFoundError(f"cannot find {_NAME}, which belongs to the cairn program (tried {looked})")

@@ -1,0 +1,102 @@
+#include "tools/load/cairn_load.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "ckpt/base/threads.h"
+#include "tools/load/reads.h"
+#include "tools/serve/failure.h"
+
+namespace cairn {
+namespace {
+
+// Never destroyed: threads may use it while the process exits.
+Reads* open_checkpoints = nullptr;
+
+// A child starts with none. Another thread may have held a lock of the parent's when the child was forked.
+void MakeAnew() { open_checkpoints = new Reads(FileSystem::Posix()); }
+
+Reads& OpenCheckpoints() {
+  static const bool made = [] {
+    MakeAnew();
+    return ::pthread_atfork(nullptr, nullptr, MakeAnew) == 0;
+  }();
+  (void)made;
+  return *open_checkpoints;
+}
+
+// Copies both to memory that cairn_load_free() frees. Leaves it empty if there is no memory.
+void Say(std::string_view head, std::string_view tail, cairn_load_text* said) {
+  auto* const data = static_cast<char*>(std::malloc(head.size() + tail.size() + 1));
+  *said = {};
+  if (data == nullptr) return;
+  std::memcpy(data, head.data(), head.size());
+  std::memcpy(data + head.size(), tail.data(), tail.size());
+  *said = {data, head.size(), tail.size()};
+}
+
+std::string Text(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Runs `work`, and turns its error, or its exception, into 1 and text.
+template <typename Work>
+int32_t Guarded(cairn_load_text* said, const Work& work) noexcept {
+  try {
+    *said = {};
+    const Status status = Caught(work);
+    if (status.ok()) return 0;
+    Say(Text(FailureJson(status)), {}, said);
+  } catch (...) {  // no memory for the text
+  }
+  return 1;
+}
+
+}  // namespace
+}  // namespace cairn
+
+using cairn::OpenCheckpoints, cairn::Guarded, cairn::Status;
+
+int32_t cairn_load_version(void) { return CAIRN_LOAD_VERSION; }
+
+int32_t cairn_load_open(const char* path, const char* options, int64_t* handle, cairn_load_text* said) {
+  return Guarded(said, [&]() -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const cairn::Reads::Contents contents,
+                           OpenCheckpoints().Open(path, nlohmann::json::parse(options), *handle));
+    cairn::Say(contents.json, contents.pickles, said);
+    return cairn::OkStatus();
+  });
+}
+
+int32_t cairn_load_read(int64_t handle, uint64_t count, const uint64_t* tensors, const uint64_t* offsets,
+                        const uint64_t* extents, void* const* places, cairn_load_text* said) {
+  return Guarded(said, [&] {
+    return OpenCheckpoints().Read(handle, {count, tensors, offsets, extents, places});
+  });
+}
+
+int32_t cairn_load_check(int64_t handle, cairn_load_text* said) {
+  return Guarded(said, [&] { return OpenCheckpoints().Check(handle); });
+}
+
+int32_t cairn_load_origin(int64_t handle, cairn_load_text* said) {
+  return Guarded(said, [&]() -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> origin, OpenCheckpoints().Origin(handle));
+    if (origin) cairn::Say(cairn::Text(*origin), {}, said);
+    return cairn::OkStatus();
+  });
+}
+
+void cairn_load_close(int64_t handle) {
+  cairn_load_text said{};
+  (void)Guarded(&said, [&] { return OpenCheckpoints().Close(handle), cairn::OkStatus(); });
+  cairn_load_free(&said);
+}
+
+void cairn_load_free(cairn_load_text* said) {
+  std::free(const_cast<char*>(said->data));
+  *said = {};
+}

@@ -1,0 +1,12 @@
+// An error as JSON, for Python: {"error", "kind"}, and "errno", "path" and "reason" if a system call failed.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "ckpt/base/status.h"
+
+namespace cairn {
+
+nlohmann::json FailureJson(const Status& status);
+
+}  // namespace cairn
