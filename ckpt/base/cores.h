@@ -28,7 +28,7 @@ class OnNode {
 // For each NUMA node below `nodes` (/sys/devices/system/node) the cores of `allowed`; nodes without one are
 // left out.
 std::vector<cpu_set_t> AllowedNodes(const std::string& nodes, const cpu_set_t& allowed);
-// The cores of a cgroup's quota, "200000 100000" or "max 100000", rounded up; 0 if there is no quota.
+// How many cores a cgroup's quota allows ("200000 100000": 2), rounded up; 0 if it has none ("max 100000").
 int CoresOfQuota(const std::string& cpu_max);
 
 }  // namespace cairn

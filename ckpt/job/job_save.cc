@@ -57,12 +57,8 @@ Result<std::vector<std::string>> RankSaveMessages::Gather(const Result<std::stri
 }
 
 Status RankSaveMessages::Tell(const Status& outcome) {
-  return FromRoot(ranks_, "commit",
-                  [&]() -> Result<std::string> {
-                    CAIRN_RETURN_IF_ERROR(outcome);
-                    return std::string();
-                  })
-      .status();
+  CAIRN_ASSIGN_OR_RETURN(const std::string told, ranks_.BroadcastFromRoot(EncodeOutcome(outcome), "commit"));
+  return DecodeOutcome(told).status();
 }
 
 Result<std::vector<SavePart>> GatherParts(SaveMessages& messages, const Result<SavePart>& part) {

@@ -1,4 +1,4 @@
-// A local step's directory as if it had all its files: those of other ranks are read by messages.
+// A local step's directory as if it had all its files: those of other ranks are read from them.
 #pragma once
 
 #include <map>

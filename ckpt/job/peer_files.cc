@@ -157,16 +157,14 @@ void PeerFiles::Accept() {
   begin_thread_();
   while (true) {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(10));  // too many open files
     const std::lock_guard lock(mutex_);
     if (stop_) return;
     for (auto served = served_.begin(); served != served_.end();) {
       if (served->ended) served->thread.join();
       served = served->ended ? served_.erase(served) : std::next(served);
     }
-    if (!socket.ok()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // too many open files
-      continue;
-    }
+    if (!socket.ok()) continue;
     Served& served = served_.emplace_back(Served{std::move(socket), {}});
     try {
       served.thread = std::thread([this, &served] {
@@ -237,6 +235,11 @@ Status PeerFiles::ReadAll(std::span<const Read> reads) {
   Status status;
   std::vector<UniqueFd> connections;
   for (const Read& read : reads) {
+    if (read.rank == rank()) {
+      CAIRN_RETURN_IF_ERROR(ReadOffer(read.name, read.offset, read.out));
+      connections.emplace_back();
+      continue;
+    }
     Result<UniqueFd> connection = ConnectionTo(read.rank);
     ByteWriter request;
     request.PutText(read.name);
@@ -248,10 +251,12 @@ Status PeerFiles::ReadAll(std::span<const Read> reads) {
     if (!connection.ok()) break;
     connections.push_back(*std::move(connection));
   }
-  for (size_t i = 0; status.ok() && i < reads.size(); ++i) status = Receive(connections[i].get(), reads[i]);
+  for (size_t i = 0; status.ok() && i < reads.size(); ++i)
+    if (connections[i].ok()) status = Receive(connections[i].get(), reads[i]);
   if (!status.ok()) return status;  // answers may still come on these connections
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < reads.size(); ++i) idle_.emplace(reads[i].rank, std::move(connections[i]));
+  for (size_t i = 0; i < reads.size(); ++i)
+    if (connections[i].ok()) idle_.emplace(reads[i].rank, std::move(connections[i]));
   return status;
 }
 

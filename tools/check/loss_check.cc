@@ -17,6 +17,7 @@
 
 #include "ckpt/base/child.h"
 #include "ckpt/base/parse_number.h"
+#include "ckpt/io/write_ring.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/verbs/strip.h"
 #include "runtime/data/encode_index.h"
@@ -207,15 +208,19 @@ Result<std::string> DatasetOf(FileSystem& fs, const LossBatches& batches, const 
         "token ids, or mock:N",
         batches.source);
   const std::string prefix = scratch + "/tokens";
-  std::ofstream tokens(TokensPath(prefix), std::ios::binary);
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs.Create(TokensPath(prefix)));
+  WriteRing ring(fs);
+  SequentialWriter tokens(ring, file.get(), 0);
   std::vector<int32_t> lengths;
   const auto take = [&](std::span<const int32_t> document) {
-    tokens << std::string_view(reinterpret_cast<const char*>(document.data()), document.size_bytes());
+    tokens.Append(std::as_bytes(document));
     lengths.push_back(static_cast<int32_t>(document.size()));
   };
   CAIRN_RETURN_IF_ERROR(made_up ? MakeUp(batches, take) : ReadTokens(batches.source, take));
   if (lengths.empty()) return InvalidArgument("--loss {}: it has no tokens", batches.source);
-  if (!tokens.flush()) return IoError("{}: it cannot be written; TMPDIR says where", TokensPath(prefix));
+  tokens.Flush();
+  CAIRN_RETURN_IF_ERROR(ring.Drain().WithContext("the temporary copy (TMPDIR says where)"));
+  CAIRN_RETURN_IF_ERROR(file->Close());
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, IndexPath(prefix), EncodeIndex(TokenType::kI32, lengths)));
   return prefix;
 }

@@ -9,6 +9,7 @@
 #include "ckpt/base/threads.h"
 #include "tools/load/reads.h"
 #include "tools/serve/failure.h"
+#include "tools/serve/packet.h"
 
 namespace cairn {
 namespace {
@@ -17,18 +18,18 @@ namespace {
 Reads* open_checkpoints = nullptr;
 
 // A child starts with none. Another thread may have held a lock of the parent's when the child was forked.
-void MakeAnew() { open_checkpoints = new Reads(FileSystem::Posix()); }
+void StartWithNone() { open_checkpoints = new Reads(FileSystem::Posix()); }
 
 Reads& OpenCheckpoints() {
   static const bool made = [] {
-    MakeAnew();
-    return ::pthread_atfork(nullptr, nullptr, MakeAnew) == 0;
+    StartWithNone();
+    return ::pthread_atfork(nullptr, nullptr, StartWithNone) == 0;
   }();
   (void)made;
   return *open_checkpoints;
 }
 
-// Copies both to memory that cairn_load_free() frees. Leaves it empty if there is no memory.
+// Copies both to memory that cairn_load_free() frees; empty if there is not enough.
 void Say(std::string_view head, std::string_view tail, cairn_load_text* said) {
   auto* const data = static_cast<char*>(std::malloc(head.size() + tail.size() + 1));
   *said = {};
@@ -38,10 +39,6 @@ void Say(std::string_view head, std::string_view tail, cairn_load_text* said) {
   *said = {data, head.size(), tail.size()};
 }
 
-std::string Text(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 // Runs `work`, and turns its error, or its exception, into 1 and text.
 template <typename Work>
 int32_t Guarded(cairn_load_text* said, const Work& work) noexcept {
@@ -49,7 +46,7 @@ int32_t Guarded(cairn_load_text* said, const Work& work) noexcept {
     *said = {};
     const Status status = Caught(work);
     if (status.ok()) return 0;
-    Say(Text(FailureJson(status)), {}, said);
+    Say(CompactJson(FailureJson(status)), {}, said);
   } catch (...) {  // no memory for the text
   }
   return 1;
@@ -85,7 +82,7 @@ int32_t cairn_load_check(int64_t handle, cairn_load_text* said) {
 int32_t cairn_load_origin(int64_t handle, cairn_load_text* said) {
   return Guarded(said, [&]() -> Status {
     CAIRN_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> origin, OpenCheckpoints().Origin(handle));
-    if (origin) cairn::Say(cairn::Text(*origin), {}, said);
+    if (origin) cairn::Say(cairn::CompactJson(*origin), {}, said);
     return cairn::OkStatus();
   });
 }

@@ -5,16 +5,14 @@
 #include <numeric>
 
 #include "ckpt/base/cores.h"
+#include "tools/serve/packet.h"
 #include "tools/serve/state_names.h"
 #include "tools/source/source_flags.h"
 
 namespace cairn {
 namespace {
 
-std::string TextOfJson(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-std::string Quoted(std::string_view text) { return TextOfJson(text); }
+std::string Quoted(std::string_view text) { return CompactJson(text); }
 
 // The tensors as a JSON array, written as text: a checkpoint may have 100,000 of them.
 std::string DescribeTensors(const TensorTable& table, const StateNames& names) {
@@ -52,13 +50,6 @@ Dims Next(const uint64_t*& numbers, int rank) {
   return dims;
 }
 
-bool IsIn(const Box& box, const Dims& shape) {
-  for (int i = 0; i < shape.rank(); ++i)
-    if (box.extent[i] == 0 || box.extent[i] > shape[i] || box.offset[i] > shape[i] - box.extent[i])
-      return false;
-  return true;
-}
-
 Result<std::vector<ReadRequest>> RequestsOf(const WantedBoxes& wanted, const TensorTable& catalog) {
   std::vector<ReadRequest> requests;
   requests.reserve(wanted.count);
@@ -69,7 +60,7 @@ Result<std::vector<ReadRequest>> RequestsOf(const WantedBoxes& wanted, const Ten
     const TensorEntry& entry = catalog.tensors[tensor];
     const Dims& shape = entry.spec.shape;
     const Box box{Next(offsets, shape.rank()), Next(extents, shape.rank())};
-    if (!IsIn(box, shape))
+    if (!Contains(Box::Whole(shape), box) || box.Volume() == 0)
       return InvalidArgument("tensor {} of shape {} has no box {}", DisplayName(entry), ToString(shape),
                              ToString(box));
     if (wanted.places[i] == nullptr) return InvalidArgument("tensor {}: no memory", DisplayName(entry));
@@ -143,7 +134,7 @@ Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::jso
                               {"model", manifest.model}};
   for (const EarlierBranch& branch : manifest.descent.branches)
     described["branches"].push_back({{"last", branch.last}});
-  contents.json = TextOfJson(described);
+  contents.json = CompactJson(described);
   contents.json.replace(contents.json.size() - 1, 1,
                         fmt::format(R"(,"tensors":{}}})", DescribeTensors(source.catalog(), names)));
   auto kept = std::make_shared<Opened>(std::move(opened));

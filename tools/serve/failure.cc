@@ -1,5 +1,8 @@
 #include "tools/serve/failure.h"
 
+#include <nlohmann/json.hpp>
+
+#include "ckpt/base/enum_names.h"
 #include "ckpt/base/posix_error.h"
 
 namespace cairn {
@@ -7,11 +10,9 @@ namespace {
 
 // The Python side has an exception for each kind except the first.
 std::string_view KindName(StatusKind kind) {
-  constexpr std::string_view kNames[] = {
-      "ok",       "not_found", "corrupt", "invalid_argument", "not_supported", "already_exists",
-      "no_space", "io_error",  "aborted"};
-  static_assert(std::size(kNames) == static_cast<size_t>(StatusKind::kAborted) + 1);
-  return kNames[static_cast<size_t>(kind)];
+  return NameIn<StatusKind::kAborted>({"ok", "not_found", "corrupt", "invalid_argument", "not_supported",
+                                       "already_exists", "no_space", "io_error", "aborted"},
+                                      kind);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // An error as JSON, for Python: {"error", "kind"}, and "errno", "path" and "reason" if a system call failed.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "ckpt/base/status.h"
 

@@ -10,8 +10,12 @@ constexpr int kMaxDepth = 32;
 
 }  // namespace
 
+std::string CompactJson(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 std::string EncodePacket(const Packet& packet) {
-  const std::string head = packet.head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string head = CompactJson(packet.head);
   ByteWriter out;
   out.Put(static_cast<uint32_t>(head.size()));
   out.Put(uint64_t{packet.tail.size()});

@@ -21,6 +21,8 @@ struct Packet {
 inline constexpr size_t kPacketHeaderBytes = 4 + 8;
 inline constexpr uint64_t kMaxPacketTail = uint64_t{1} << 32;
 
+// On one line; what is not Unicode is replaced.
+std::string CompactJson(const nlohmann::json& json);
 std::string EncodePacket(const Packet& packet);
 
 // The sizes in the first kPacketHeaderBytes of a packet. Errors: Corrupt if the tail is larger than

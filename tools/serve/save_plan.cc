@@ -24,9 +24,8 @@ Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said) {
   CAIRN_ASSIGN_OR_RETURN(box.extent, DimsOf(said.value("extent", nlohmann::json())));
   if (box.offset.rank() != shape.rank() || box.extent.rank() != shape.rank())
     return Corrupt("a box has a different number of dimensions than its tensor");
-  for (int i = 0; i < shape.rank(); ++i)
-    if (box.extent[i] == 0 || box.extent[i] > shape[i] || box.offset[i] > shape[i] - box.extent[i])
-      return Corrupt("a box is outside of its tensor");
+  if (!Contains(Box::Whole(shape), box) || box.Volume() == 0)
+    return Corrupt("a box is outside of its tensor");
   return box;
 }
 
