@@ -6,6 +6,7 @@
 
 #include <array>
 #include <charconv>
+#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +15,12 @@ namespace cairn {
 std::string HostName() {
   std::array<char, HOST_NAME_MAX + 1> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+std::string NodeId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  return std::getline(file, id) && !id.empty() ? id : HostName();
 }
 
 std::string BatchJob(const std::function<const char*(const char*)>& get_env) {

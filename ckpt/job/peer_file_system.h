@@ -24,6 +24,7 @@ class PeerFileSystem final : public ReadOnlyFileSystem {
   PeerFileSystem(FileSystem& base, const std::string& directory, std::map<std::string, Place> elsewhere,
                  PeerFiles& peers)
       : base_(base), prefix_(directory + "/"), elsewhere_(std::move(elsewhere)), peers_(peers) {}
+  const std::map<std::string, Place>& elsewhere() const { return elsewhere_; }
 
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override;
   Result<FileInfo> Stat(const std::string& path) override;

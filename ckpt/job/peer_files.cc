@@ -4,7 +4,8 @@
 // A connection begins with the secret and the number of the rank that is meant: another host may have the
 // same address in a network of its own. A request is the name, the offset and the length; the answer comes in
 // parts of at most kPartBytes, each after a byte that says whether it could be read. If not, the rest of the
-// answer is an outcome (job_ranks.h) with its length.
+// answer is an outcome (job_ranks.h) with its length. A request of only a name is for a message: the answer,
+// its length and then its bytes, comes when it is there.
 //
 // The ranks agree before a session's work, so no rank asks for files that are not offered yet, and after it,
 // so no rank leaves while another may still ask.
@@ -23,6 +24,7 @@
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/base/nonce.h"
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/job/socket_place.h"
 
 namespace cairn {
@@ -32,6 +34,9 @@ constexpr uint64_t kPartBytes = 1 << 20;
 constexpr uint32_t kMaxHeadBytes = 1 << 16;  // of a request, of a failure
 constexpr double kConnectSeconds = 5;        // for each address
 constexpr double kSecretSeconds = 5;
+constexpr double kLingerSeconds = 2;
+constexpr size_t kMaxPosted = 256;  // older messages are of operations that were abandoned
+constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 32;
 constexpr char kGood = 'g', kBad = 'b';
 
 void SetTimeout(int socket, double seconds) {
@@ -40,6 +45,11 @@ void SetTimeout(int socket, double seconds) {
                      .tv_usec = std::max<suseconds_t>(1, static_cast<suseconds_t>((seconds - whole) * 1e6))};
   for (const int side : {SO_RCVTIMEO, SO_SNDTIMEO})
     (void)setsockopt(socket, SOL_SOCKET, side, &time, sizeof(time));
+}
+
+void SendAtOnce(int socket) {
+  const int on = 1;
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
 bool SendAll(int socket, std::string_view bytes) {
@@ -78,62 +88,67 @@ std::optional<std::string> ReceiveText(int socket) {
   return text;
 }
 
-std::string NewSecret() {
+std::string Greeting(const std::string& secret, int rank) { return fmt::format("{} {}", secret, rank); }
+
+}  // namespace
+
+std::string PeerFiles::NewSecret() {
   std::string secret;
   for (int i = 0; i < 4; ++i) secret += NewNonce();
   return secret;
 }
 
-std::string Greeting(const std::string& secret, int rank) { return fmt::format("{} {}", secret, rank); }
-
-}  // namespace
-
-PeerFiles::PeerFiles(FileSystem& fs, std::unique_ptr<JobRanks> ranks, double timeout_seconds,
-                     std::function<void()> begin_thread)
-    : fs_(fs),
-      ranks_(std::move(ranks)),
-      timeout_seconds_(timeout_seconds),
-      begin_thread_(std::move(begin_thread)) {}
+PeerFiles::PeerFiles(FileSystem& fs, double timeout_seconds, std::function<void()> begin_thread)
+    : fs_(fs), timeout_seconds_(timeout_seconds), begin_thread_(std::move(begin_thread)) {}
 
 PeerFiles::~PeerFiles() {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(kLingerSeconds),
+                      [this] { return posted_.empty(); });
     stop_ = true;
     (void)shutdown(listener_.get(), SHUT_RDWR);
     for (const Served& served : served_) (void)shutdown(served.socket.get(), SHUT_RDWR);
   }
+  changed_.notify_all();
   if (accepter_.joinable()) accepter_.join();
   for (Served& served : served_) served.thread.join();
+}
+
+Result<std::string> PeerFiles::Listen() {
+  std::string place;
+  CAIRN_ASSIGN_OR_RETURN(std::tie(listener_, place), OpenPlace(SOCK_STREAM));
+  if (listen(listener_.get(), SOMAXCONN) != 0) return IoError("no socket: {}", strerror(errno));
+  try {
+    accepter_ = std::thread([this] { Accept(); });
+  } catch (const std::system_error& error) {
+    return IoError("no thread: {}", error.what());
+  }
+  return place;
+}
+
+void PeerFiles::Join(Job job, std::unique_ptr<JobRanks> ranks) {
+  ranks_ = std::move(ranks);
+  const std::lock_guard lock(mutex_);
+  job_ = std::move(job);
+  joined_ = true;
+  changed_.notify_all();
 }
 
 Result<std::unique_ptr<PeerFiles>> PeerFiles::Open(FileSystem& fs, std::unique_ptr<JobRanks> ranks,
                                                    double timeout_seconds,
                                                    std::function<void()> begin_thread) {
-  std::unique_ptr<PeerFiles> peers(
-      new PeerFiles(fs, std::move(ranks), timeout_seconds, std::move(begin_thread)));
-  CAIRN_RETURN_IF_ERROR(peers->Listen());
+  constexpr std::string_view kWhat = "files of other ranks";
+  auto peers = std::make_unique<PeerFiles>(fs, timeout_seconds, std::move(begin_thread));
+  Job job{.rank = ranks->rank()};
+  CAIRN_ASSIGN_OR_RETURN(job.secret,
+                         FromRoot(*ranks, kWhat, []() -> Result<std::string> { return NewSecret(); }));
+  const Result<std::string> place = peers->Listen();
+  CAIRN_RETURN_IF_ERROR(Agree(*ranks, place.status(), kWhat));
+  CAIRN_ASSIGN_OR_RETURN(job.places, ShareAll(*ranks, *place, kWhat));
+  for (int rank = 0; rank < ranks->size(); ++rank) job.names.push_back(ranks->NameOf(rank));
+  peers->Join(std::move(job), std::move(ranks));
   return peers;
-}
-
-Status PeerFiles::Listen() {
-  CAIRN_ASSIGN_OR_RETURN(secret_, FromRoot(*ranks_, "files of other ranks",
-                                           []() -> Result<std::string> { return NewSecret(); }));
-  std::string place;
-  const Status opened = [&]() -> Status {
-    CAIRN_ASSIGN_OR_RETURN(auto socket, OpenPlace(SOCK_STREAM));
-    std::tie(listener_, place) = std::move(socket);
-    if (listen(listener_.get(), SOMAXCONN) != 0) return IoError("no socket: {}", strerror(errno));
-    try {
-      accepter_ = std::thread([this] { Accept(); });
-    } catch (const std::system_error& error) {
-      return IoError("no thread: {}", error.what());
-    }
-    return OkStatus();
-  }();
-  CAIRN_RETURN_IF_ERROR(Agree(*ranks_, opened, "files of other ranks"));
-  CAIRN_ASSIGN_OR_RETURN(const auto places, ShareAll(*ranks_, place, "files of other ranks"));
-  for (const std::string& each : places) places_.push_back(ParsePlace(each));
-  return OkStatus();
 }
 
 Status PeerFiles::Session(std::map<std::string, Offer> offers, const std::function<Status()>& work) {
@@ -144,7 +159,7 @@ Status PeerFiles::Session(std::map<std::string, Offer> offers, const std::functi
   Status status = Agree(*ranks_, OkStatus(), "files of other ranks");
   if (status.ok()) status = work();
   const Status ended = Agree(*ranks_, OkStatus(), "files of other ranks");
-  const std::scoped_lock lock(offers_mutex_, mutex_);
+  const std::scoped_lock lock(offers_mutex_, files_mutex_, mutex_);
   offers_.clear();
   files_.clear();
   idle_.clear();
@@ -181,17 +196,62 @@ void PeerFiles::Accept() {
 }
 
 void PeerFiles::Serve(int socket) {
+  SendAtOnce(socket);
   SetTimeout(socket, kSecretSeconds);
-  if (ReceiveText(socket) != Greeting(secret_, rank()) || !SendAll(socket, std::string(1, kGood))) return;
+  const std::optional<std::string> greeting = ReceiveText(socket);
+  if (!greeting || *greeting != SecretOnceJoined() || !SendAll(socket, std::string(1, kGood))) return;
   SetTimeout(socket, timeout_seconds_);
   const timeval never{};  // until the next request
   (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof(never));
   while (const auto request = ReceiveText(socket)) {
     ByteReader in(*request);
     const std::string name(in.GetText());
+    if (in.ok() && in.left() == 0) {
+      if (!AnswerMessage(socket, name)) return;
+      continue;
+    }
     const auto offset = in.Get<uint64_t>(), bytes = in.Get<uint64_t>();
     if (!in.ok() || !Answer(socket, name, offset, bytes)) return;
   }
+}
+
+// Others may learn this rank's place before it has joined. Empty: it ends.
+std::string PeerFiles::SecretOnceJoined() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(timeout_seconds_),
+                    [this] { return joined_ || stop_; });
+  return joined_ && !stop_ ? Greeting(job_.secret, job_.rank) : "";
+}
+
+// Waits for the message. False: the connection is lost.
+bool PeerFiles::AnswerMessage(int socket, const std::string& name) {
+  std::shared_ptr<const std::string> message;
+  {
+    std::unique_lock lock(mutex_);
+    auto found = posted_.end();
+    changed_.wait(lock, [&] {
+      found = std::ranges::find(posted_, name, &Posted::name);
+      return stop_ || found != posted_.end();
+    });
+    if (stop_) return false;
+    message = found->message;
+  }
+  ByteWriter head;
+  head.Put(static_cast<uint64_t>(message->size()));
+  if (!SendAll(socket, std::move(head).Take()) || !SendAll(socket, *message)) return false;
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(posted_, name, &Posted::name);
+  if (found != posted_.end() && --found->readers == 0) posted_.erase(found);
+  changed_.notify_all();
+  return true;
+}
+
+void PeerFiles::Post(std::string name, std::string message, int readers) {
+  if (readers == 0) return;
+  const std::lock_guard lock(mutex_);
+  posted_.push_back({std::move(name), std::make_shared<const std::string>(std::move(message)), readers});
+  if (posted_.size() > kMaxPosted) posted_.pop_front();
+  changed_.notify_all();
 }
 
 // False: the connection is lost.
@@ -203,7 +263,7 @@ bool PeerFiles::Answer(int socket, const std::string& name, uint64_t offset, uin
     part[0] = kGood;
     const Status read = ReadOffer(name, offset + done, std::as_writable_bytes(std::span(part).subspan(1)));
     if (!read.ok()) {
-      const std::string outcome = EncodeOutcome(read.WithContext(ranks_->NameOf(rank())));
+      const std::string outcome = EncodeOutcome(read.WithContext(job_.names[rank()]));
       return SendAll(socket, std::string(1, kBad)) && SendText(socket, outcome.substr(0, kMaxHeadBytes));
     }
     if (!SendAll(socket, part)) return false;
@@ -213,7 +273,7 @@ bool PeerFiles::Answer(int socket, const std::string& name, uint64_t offset, uin
 }
 
 Status PeerFiles::ReadOffer(const std::string& name, uint64_t offset, std::span<std::byte> out) {
-  const std::lock_guard lock(offers_mutex_);
+  const std::shared_lock lock(offers_mutex_);
   const auto offer = offers_.find(name);
   if (offer == offers_.end()) return NotFound("{} does not exist on this rank", name);
   if (const auto memory = offer->second.memory; !memory.empty()) {
@@ -222,11 +282,18 @@ Status PeerFiles::ReadOffer(const std::string& name, uint64_t offset, std::span<
     std::memcpy(out.data(), memory.data() + offset, out.size());
     return OkStatus();
   }
+  CAIRN_ASSIGN_OR_RETURN(File* const file, OpenedOffer(name, offer->second.path));
+  return file->ReadAt(offset, out);
+}
+
+// Opened once in a session.
+Result<File*> PeerFiles::OpenedOffer(const std::string& name, const std::string& path) {
+  const std::lock_guard lock(files_mutex_);
   std::unique_ptr<File>& file = files_[name];
   if (!file) {
-    CAIRN_ASSIGN_OR_RETURN(file, fs_.OpenForRead(offer->second.path));
+    CAIRN_ASSIGN_OR_RETURN(file, fs_.OpenForRead(path));
   }
-  return file->ReadAt(offset, out);
+  return file.get();
 }
 
 // ---- Reading from others ----
@@ -240,13 +307,11 @@ Status PeerFiles::ReadAll(std::span<const Read> reads) {
       connections.emplace_back();
       continue;
     }
-    Result<UniqueFd> connection = ConnectionTo(read.rank);
     ByteWriter request;
     request.PutText(read.name);
     request.Put(read.offset);
     request.Put(static_cast<uint64_t>(read.out.size()));
-    if (connection.ok() && !SendText(connection->get(), std::move(request).Take()))
-      connection = Aborted("files of other ranks: {} does not answer", ranks_->NameOf(read.rank));
+    Result<UniqueFd> connection = Request(read.rank, std::move(request).Take());
     if (!connection.ok()) status = connection.status();
     if (!connection.ok()) break;
     connections.push_back(*std::move(connection));
@@ -261,8 +326,8 @@ Status PeerFiles::ReadAll(std::span<const Read> reads) {
 }
 
 Status PeerFiles::Receive(int socket, const Read& read) const {
-  const Status silent = Aborted("files of other ranks: no answer within {} s from {}", timeout_seconds_,
-                                ranks_->NameOf(read.rank));
+  const Status silent =
+      Aborted("files of other ranks: no answer within {} s from {}", timeout_seconds_, job_.names[read.rank]);
   for (std::span<std::byte> left = read.out; !left.empty();) {
     char kind = 0;
     if (!ReceiveAll(socket, std::as_writable_bytes(std::span(&kind, 1)))) return silent;
@@ -277,6 +342,44 @@ Status PeerFiles::Receive(int socket, const Read& read) const {
   return OkStatus();
 }
 
+// The connection on which the answer comes.
+Result<UniqueFd> PeerFiles::Request(int rank, std::string request) {
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd connection, ConnectionTo(rank));
+  if (!SendText(connection.get(), request)) return Aborted("{} does not answer", job_.names[rank]);
+  return connection;
+}
+
+Result<std::vector<std::string>> PeerFiles::Take(std::span<const int> ranks, const std::string& name,
+                                                 double seconds) {
+  const Stopwatch watch;
+  ByteWriter request;
+  request.PutText(name);
+  const std::string text = std::move(request).Take();
+  std::vector<UniqueFd> connections;
+  for (const int rank : ranks) {
+    CAIRN_ASSIGN_OR_RETURN(UniqueFd connection, Request(rank, text));
+    connections.push_back(std::move(connection));
+  }
+  std::vector<std::string> messages;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const int socket = connections[i].get();
+    SetTimeout(socket, std::max(0.001, seconds - watch.Seconds()));
+    uint64_t bytes = 0;
+    bool good = ReceiveAll(socket, std::as_writable_bytes(std::span(&bytes, 1))) && bytes <= kMaxMessageBytes;
+    SetTimeout(socket, timeout_seconds_);
+    std::string message(good ? bytes : 0, '\0');
+    good = good && ReceiveAll(socket, std::as_writable_bytes(std::span(message)));
+    if (!good)
+      return watch.Seconds() < seconds
+                 ? Aborted("{} has ended", job_.names[ranks[i]])
+                 : Aborted("no answer within {:g} s from {}", seconds, job_.names[ranks[i]]);
+    messages.push_back(std::move(message));
+  }
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < ranks.size(); ++i) idle_.emplace(ranks[i], std::move(connections[i]));
+  return messages;
+}
+
 Result<UniqueFd> PeerFiles::ConnectionTo(int rank) {
   {
     const std::lock_guard lock(mutex_);
@@ -285,34 +388,50 @@ Result<UniqueFd> PeerFiles::ConnectionTo(int rank) {
   return Connect(rank);
 }
 
+// Tries all addresses again until one answers; not if all refuse, for then the rank has ended.
 Result<UniqueFd> PeerFiles::Connect(int rank) const {
-  for (const sockaddr_in& address : places_[rank]) {
-    UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    SetTimeout(socket.get(), std::min(kConnectSeconds, timeout_seconds_));
-    char answer = 0;
-    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-        !SendText(socket.get(), Greeting(secret_, rank)) ||
-        !ReceiveAll(socket.get(), std::as_writable_bytes(std::span(&answer, 1))) || answer != kGood)
-      continue;
-    const int on = 1;
-    (void)setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    SetTimeout(socket.get(), timeout_seconds_);
-    return socket;
+  const std::vector<sockaddr_in> addresses = ParsePlace(job_.places[rank]);
+  const Stopwatch watch;
+  size_t refused = 0;
+  while (refused < addresses.size() && watch.Seconds() < timeout_seconds_) {
+    refused = 0;
+    for (const sockaddr_in& address : addresses) {
+      UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      SetTimeout(socket.get(), std::min(kConnectSeconds, timeout_seconds_));
+      char answer = 0;
+      if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+        refused += errno == ECONNREFUSED;
+      } else if (SendText(socket.get(), Greeting(job_.secret, rank)) &&
+                 ReceiveAll(socket.get(), std::as_writable_bytes(std::span(&answer, 1))) && answer == kGood) {
+        SendAtOnce(socket.get());
+        SetTimeout(socket.get(), timeout_seconds_);
+        return socket;
+      }
+    }
   }
-  return Aborted("files of other ranks: {} cannot be reached at any of its {} addresses",
-                 ranks_->NameOf(rank), places_[rank].size());
+  if (refused == addresses.size()) return Aborted("{} has ended", job_.names[rank]);
+  return Aborted("{} cannot be reached at any of its {} addresses within {:g} s", job_.names[rank],
+                 addresses.size(), timeout_seconds_);
 }
 
 // ---- Parity ----
 
 std::string ParityNameOf(const std::string& shard) { return shard.substr(0, shard.rfind('.')) + ".parity"; }
 
+int WriterOf(const std::string& name) {
+  return name.starts_with("shard-") ? std::atoi(name.c_str() + 6) : -1;
+}
+
 MemberFiles FilesOf(const ParityGroup& group, const std::map<std::string, int>& rank_of, PeerFiles& peers) {
   const auto name = [&group](int member, bool parity) {
     const std::string& shard = group.members()[member].shard;
     return parity ? ParityNameOf(shard) : shard;
   };
-  return {.has = [&rank_of, name](int member, bool parity) { return rank_of.contains(name(member, parity)); },
+  return {.has =
+              [&group, &rank_of, name](int member, bool parity) {
+                const bool none = !parity && group.members()[member].bytes == 0;  // its rank wrote no shard
+                return none || rank_of.contains(name(member, parity));
+              },
           .read =
               [&rank_of, name, &peers](std::span<const MemberRead> reads) {
                 std::vector<PeerFiles::Read> asked;

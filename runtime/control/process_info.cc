@@ -6,8 +6,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "ckpt/base/this_process.h"
-
 namespace cairn {
 namespace {
 
@@ -33,12 +31,6 @@ uint64_t ProcessStart(int pid) {
 uint64_t PidNamespace() {
   struct stat info {};
   return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
-}
-
-std::string NodeId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  return std::getline(file, id) && !id.empty() ? id : HostName();
 }
 
 char ProcessState(int pid) {

@@ -13,9 +13,6 @@ uint64_t ProcessStart(int pid);
 // Names the space that this process's pids belong to.
 uint64_t PidNamespace();
 
-// Names this machine since it booted; containers on it share it. The host name if the kernel has no boot id.
-std::string NodeId();
-
 // The kernel's letter: R running, S sleeping, D waiting for a device, T stopped, Z dead; 0 when there is
 // none.
 char ProcessState(int pid);

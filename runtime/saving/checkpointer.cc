@@ -69,7 +69,9 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
 // Without a local directory the training runs without the local level.
 Status Checkpointer::OpenLocal() {
   if (config_.save_local.empty()) return OkStatus();
-  Result<LocalPlace> place = OpenLocalPlace(fs_, config_, run_, nonce_, *control_);
+  Result<LocalPlace> place =
+      OpenLocalPlace(fs_, {config_.save_local, config_.redundancy, config_.keep_last_local}, config_.save,
+                     run_, nonce_, *control_, Say);
   auto peers = place.ok() ? PeerFiles::Open(fs_, control_->Create("local files", kSessionPatience),
                                             control_->timeout_seconds(), BecomeBackgroundThread)
                           : Result<std::unique_ptr<PeerFiles>>(place.status());
@@ -89,7 +91,7 @@ Status Checkpointer::OpenLocal() {
 Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   std::optional<LocalSteps> local;
   if (place_) {
-    local.emplace(fs_, *place_, nonce_, *control_, *peers_);
+    local.emplace(fs_, *place_, nonce_, *control_, *peers_, Say);
     CAIRN_RETURN_IF_ERROR(local->Survey());
   }
   Resumer resumer(options_, run_, local ? &*local : nullptr, *control_);

@@ -8,8 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <ranges>
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/base/canonical_path.h"
@@ -52,41 +50,12 @@ Status CheckFunction(const Model& model, const Model& trained) {
 
 }  // namespace
 
-// Adds the current steps of a run directory, newest first. A local step comes before the step of the same
-// number.
+// Adds the current steps of a run directory, newest first.
 Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs_, run_dir));
-  CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs_, run_dir));
-  std::vector<int64_t> local;
-  if (local_ != nullptr && run_dir == config_.save) local = local_->steps();
-  std::vector<JudgedStep> judged;
-  std::vector<BranchedStep> commits;
-  for (const int64_t step : local) {
-    judged.push_back({step, local_->HealthAt(step), run_});
-    commits.push_back({step, run_, local_->DescentAt(step)});
-  }
-  for (const StepFacts& fact : run.steps) {
-    judged.push_back({fact.step, fact.health, fact.run});
-    commits.push_back(fact.commit());
-  }
-  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
-  std::optional<BranchedStep> newest = run.newest;
-  for (size_t i = 0; i < local.size(); ++i)
-    if (!newest || *newest < commits[i]) newest = commits[i];
-  if (run_dir == config_.save) newest_ = newest;
-
-  std::map<std::pair<int64_t, bool>, Candidate> found;  // by number and whether it is local
-  for (const int64_t step : steps) found[{step, false}] = {.directory = JoinPath(run_dir, StepDirName(step))};
-  for (size_t i = 0; i < local.size(); ++i)
-    found[{local[i], true}] = {.local_step = local[i], .drained = found.contains({local[i], false})};
-  for (size_t i = 0; i < commits.size(); ++i) {
-    const std::pair key{commits[i].step, i < local.size()};
-    if (LineageOf(commits[i], *newest) == Lineage::kCurrent)
-      found[key].unhealthy = verdicts[i];
-    else
-      found.erase(key);
-  }
-  for (auto& [key, candidate] : found | std::views::reverse) candidates.push_back(std::move(candidate));
+  const bool own = run_dir == config_.save;
+  CAIRN_ASSIGN_OR_RETURN(ResumeSteps steps, StepsToResume(fs_, run_dir, run_, own ? local_ : nullptr));
+  if (own) newest_ = steps.newest;
+  for (ResumeStep& step : steps.steps) candidates.push_back({std::move(step)});
   return OkStatus();
 }
 
@@ -99,7 +68,7 @@ Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
   if (fs_.Stat(JoinPath(place, kManifestName)).ok()) {
     const auto step = StepReader::Open(fs_, config_.load);
     const std::optional<Health> health = step.ok() ? HealthOf((*step)->manifest().state) : std::nullopt;
-    candidates.push_back({.directory = config_.load, .unhealthy = health ? WhyUnhealthy(*health) : ""});
+    candidates.push_back({{.directory = config_.load, .unhealthy = health ? WhyUnhealthy(*health) : ""}});
   } else {
     CAIRN_RETURN_IF_ERROR(AddSteps(config_.load, candidates));
   }
@@ -113,7 +82,7 @@ Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
 Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
   std::vector<Candidate> candidates;
   if (!config_.save.empty()) CAIRN_RETURN_IF_ERROR(AddSteps(config_.save, candidates));
-  const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
+  const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return !c.local; });
   if (!has_steps) {
     if (candidates.empty()) CAIRN_RETURN_IF_ERROR(StepsAreGone());
     const bool own = !config_.save.empty() && CanonicalPath(config_.load) == CanonicalPath(config_.save);
@@ -162,9 +131,7 @@ Result<std::vector<Resumer::Candidate>> Resumer::ShareCandidates() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, Candidates());
     ByteWriter out;
     for (const Candidate& candidate : candidates) {
-      out.Put(candidate.local_step);
-      out.Put(candidate.drained);
-      out.PutText(candidate.directory);
+      candidate.Encode(out);
       out.Put(candidate.weights_only);
     }
     return std::move(out).Take();
@@ -172,10 +139,7 @@ Result<std::vector<Resumer::Candidate>> Resumer::ShareCandidates() {
   CAIRN_ASSIGN_OR_RETURN(const std::string text, FromRoot(control_, "steps to resume from", list));
   std::vector<Candidate> candidates;
   for (ByteReader in(text); in.left() > 0 && in.ok();)
-    candidates.push_back({.local_step = in.Get<int64_t>(),
-                          .drained = in.Get<bool>(),
-                          .directory = std::string(in.GetText()),
-                          .weights_only = in.Get<bool>()});
+    candidates.push_back({ResumeStep::Decode(in), in.Get<bool>()});
   return candidates;
 }
 
@@ -203,7 +167,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     if (!IsDamage(agreed.kind())) return agreed;
     if (control_.rank() == 0) Say("skipping a damaged step: " + agreed.message());
   }
-  if (std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; }))
+  if (std::ranges::any_of(candidates, [](const Candidate& c) { return !c.local; }))
     return Corrupt(
         "{}: none of its {} steps can be loaded; check them with `cairn verify`, or move it away to start "
         "again",
@@ -233,10 +197,10 @@ void Resumer::Report(const Candidate& candidate, const Resumed& resumed) const {
 
 Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed) {
   resumed.weights_only = candidate.weights_only;
-  if (candidate.local_step < 0) return LoadStep(fs_, candidate.directory, buffers, resumed);
+  if (!candidate.local) return LoadStep(fs_, candidate.directory, buffers, resumed);
   resumed.from_local = true;
   resumed.durable = candidate.drained;
-  return local_->Load(candidate.local_step, [&](FileSystem& fs, const std::string& directory) {
+  return local_->Load(candidate.step, [&](FileSystem& fs, const std::string& directory) {
     return LoadStep(fs, directory, buffers, resumed);
   });
 }

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/job/resume_steps.h"
 #include "ckpt/run/branch.h"
 #include "ckpt/step/step_reader.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/saving/checkpointer_options.h"
-#include "runtime/saving/local_steps.h"
 
 namespace cairn {
 
@@ -39,16 +39,8 @@ class Resumer {
   const std::optional<BranchedStep>& newest() const { return newest_; }
 
  private:
-  struct Candidate {
-    int64_t local_step = -1;  // of the local level, or
-    bool drained = false;     // (which is in --save, too)
-    std::string directory;
-    bool weights_only = false;  // of the directory
-    std::string unhealthy;      // why; tried only with --load-unhealthy
-
-    std::string Name() const {
-      return local_step >= 0 ? fmt::format("local step {}", local_step) : directory;
-    }
+  struct Candidate : ResumeStep {  // an unhealthy one is tried only with --load-unhealthy
+    bool weights_only = false;     // of the directory
   };
 
   Result<std::vector<Candidate>> ShareCandidates();

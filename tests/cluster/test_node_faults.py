@@ -76,7 +76,7 @@ class ParityTest(ClusterCase):
 
     def test_warns_of_a_group_that_one_node_could_lose(self):
         said = self.train_locally("--redundancy", "xor:4")
-        self.assertRegex(said, r"warning: --redundancy xor:4 covers the loss of no node: 2 ranks .*, rank \d \(host n\d\) .* xor:2 would")
+        self.assertRegex(said, r"warning: the redundancy xor:4 covers the loss of no node: 2 ranks .*, rank \d \(host n\d\) .* xor:2 would")
 
     def test_groups_span_nodes_of_equal_names(self):
         for node in self.cluster.nodes:

@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "ckpt/job/job_ranks.h"
+#include "ckpt/job/local_save.h"
 #include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/saving/checkpointer_options.h"
-#include "runtime/saving/local_saver.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"

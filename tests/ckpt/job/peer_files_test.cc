@@ -7,24 +7,11 @@
 #include <thread>
 
 #include "ckpt/job/socket_place.h"
-#include "runtime/control/control_plane.h"
+#include "tests/support/peer_world.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/thread_world.h"
 
 namespace cairn {
 namespace {
-
-// Runs `body(peers)` as every rank.
-template <typename Body>
-void RunPeers(ThreadWorld& world, double timeout_seconds, const Body& body) {
-  world.Run([&](std::shared_ptr<Mailbox> mailbox) {
-    const auto peers = PeerFiles::Open(
-        FileSystem::Posix(), std::make_unique<ControlPlane>(std::move(mailbox), 10 * timeout_seconds),
-        timeout_seconds, [] {});
-    ASSERT_TRUE(peers.ok()) << peers.status().message();
-    body(**peers);
-  });
-}
 
 std::string Content(int rank, int round) {
   std::string text;
@@ -37,9 +24,9 @@ std::string Content(int rank, int round) {
 TEST(PeerFiles, EveryRankReadsFromEveryOther) {
   constexpr int kRanks = 4, kRounds = 30;
   TempDir dir;
-  ThreadWorld world(kRanks);
+  PeerWorld world(kRanks);
   std::atomic<int> reads = 0;
-  RunPeers(world, 60, [&](PeerFiles& peers) {
+  world.Run([&](JobRanks&, PeerFiles& peers) {
     for (int round = 0; round < kRounds; ++round) {
       const std::string own = Content(peers.rank(), round);
       const std::string path = dir / fmt::format("{}-{}", peers.rank(), round);
@@ -71,8 +58,7 @@ TEST(PeerFiles, EveryRankReadsFromEveryOther) {
 }
 
 TEST(PeerFiles, AMissingFileIsAnErrorOnlyOfTheReader) {
-  ThreadWorld world(2);
-  RunPeers(world, 60, [&](PeerFiles& peers) {
+  PeerWorld(2).Run([&](JobRanks&, PeerFiles& peers) {
     std::string got(10, '\0');
     const auto read = [&](const std::string& name, uint64_t offset) {
       const PeerFiles::Read one{1 - peers.rank(), name, offset, std::as_writable_bytes(std::span(got))};
@@ -96,38 +82,62 @@ TEST(PeerFiles, AMissingFileIsAnErrorOnlyOfTheReader) {
 }
 
 TEST(PeerFiles, AnUnresponsiveRankEndsTheSession) {
-  ThreadWorld world(2);
-  RunPeers(world, 0.2, [&](PeerFiles& peers) {
+  PeerWorld(2, 0.2).Run([&](JobRanks&, PeerFiles& peers) {
     if (peers.rank() == 1) return;  // never comes
     const Status status = peers.Session({}, [] { return OkStatus(); });
     EXPECT_EQ(status.kind(), StatusKind::kAborted) << status.message();
   });
 }
 
-// The only rank of a job. Keeps what it sends.
-class LoneRank final : public JobRanks {
- public:
-  explicit LoneRank(std::vector<std::string>& sent) : sent_(sent) {}
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::string NameOf(int rank) const override { return fmt::format("rank {}", rank); }
-  Result<std::vector<std::string>> GatherToRoot(std::string blob, std::string_view /*what*/) override {
-    sent_.push_back(blob);
-    return std::vector<std::string>{std::move(blob)};
-  }
-  Result<std::string> BroadcastFromRoot(std::string blob, std::string_view /*what*/) override { return blob; }
+// A message waits at its rank until it is fetched, or is waited for until it comes. Results come to all
+// ranks.
+TEST(PeerRanks, GatherAndBroadcast) {
+  constexpr int kRanks = 5;
+  PeerWorld(kRanks).Run([&](JobRanks& ranks, PeerFiles&) {
+    for (int round = 0; round < 50; ++round) {
+      const std::string own = Content(ranks.rank(), round);
+      const auto all = ShareAll(ranks, own, "round");
+      ASSERT_TRUE(all.ok()) << all.status().message();
+      for (int rank = 0; rank < kRanks; ++rank) EXPECT_TRUE((*all)[rank] == Content(rank, round));
+      const Status worst =
+          Agree(ranks, ranks.rank() == round % kRanks ? IoError("no disk") : OkStatus(), "x");
+      EXPECT_EQ(worst.message(), fmt::format("rank {}: no disk", round % kRanks));
+    }
+  });
+}
 
- private:
-  std::vector<std::string>& sent_;
-};
+TEST(PeerRanks, ALateRankIsNamedAndOneThatHasEndedAtOnce) {
+  for (const bool ended : {false, true}) {
+    PeerFiles::Job job{.secret = "s"};
+    std::vector<std::unique_ptr<PeerFiles>> peers;
+    for (int rank = 0; rank < 3; ++rank) {
+      peers.push_back(std::make_unique<PeerFiles>(FileSystem::Posix(), 60, [] {}));
+      job.places.push_back(peers.back()->Listen().value());
+      job.names.push_back(fmt::format("rank {}", rank));
+    }
+    for (job.rank = 0; job.rank < 3; ++job.rank) peers[job.rank]->Join(job, nullptr);
+    PeerRanks root(*peers[0], "c", ended ? 60 : 0.3), other(*peers[1], "c", 60);
+    ASSERT_TRUE(other.GatherToRoot("1", "votes").ok());
+    if (ended) peers[2].reset();
+    const auto votes = root.GatherToRoot("0", "votes");
+    EXPECT_EQ(votes.status().kind(), StatusKind::kAborted);
+    EXPECT_NE(votes.status().message().find("rank 2"), std::string::npos) << votes.status().message();
+    EXPECT_NE(votes.status().message().find("votes"), std::string::npos) << votes.status().message();
+    // The next operation does not see a message of this one.
+    ASSERT_TRUE(other.GatherToRoot("again", "votes").ok());
+    if (ended) continue;
+    PeerRanks third(*peers[2], "c", 60);
+    ASSERT_TRUE(third.GatherToRoot("late", "votes").ok());
+    ASSERT_TRUE(third.GatherToRoot("in time", "votes").ok());
+    EXPECT_EQ(root.GatherToRoot("0", "votes").value(), (std::vector<std::string>{"0", "again", "in time"}));
+  }
+}
 
 // Who does not know the secret is not answered, whatever he sends, and does not disturb the others.
 TEST(PeerFiles, AStrangerIsNotAnswered) {
-  std::vector<std::string> sent;
-  const auto peers = PeerFiles::Open(FileSystem::Posix(), std::make_unique<LoneRank>(sent), 10, [] {});
-  ASSERT_TRUE(peers.ok()) << peers.status().message();
-  const std::vector<sockaddr_in> place = ParsePlace(sent.back());
-  ASSERT_FALSE(place.empty()) << sent.back();
+  PeerWorld world(1, 10);
+  const std::vector<sockaddr_in> place = ParsePlace(world.job().places[0]);
+  ASSERT_FALSE(place.empty());
   const std::string own(3 << 20, 'x');
   for (const std::string& greeting : {std::string("\5\0\0\0wrong", 9), std::string("\xff\xff\xff\xff", 4),
                                       std::string("GET / HTTP/1.1\r\n\r\n"), std::string()}) {
@@ -139,11 +149,17 @@ TEST(PeerFiles, AStrangerIsNotAnswered) {
     char answer = 0;
     EXPECT_LE(recv(stranger.get(), &answer, 1, 0), 0) << greeting;
     std::string got(own.size(), '\0');
-    const Status read = (*peers)->Session({{"memory", {std::as_bytes(std::span(own)), ""}}}, [&] {
-      const PeerFiles::Read all{0, "memory", 0, std::as_writable_bytes(std::span(got))};
-      return (*peers)->ReadAll({&all, 1});
+    world.Run([&](JobRanks&, PeerFiles& peers) {
+      const Status read = peers.Session({{"memory", {std::as_bytes(std::span(own)), ""}}}, [&] {
+        PeerFiles reader(FileSystem::Posix(), 10, [] {});
+        PeerFiles::Job job = world.job();
+        job.rank = -1;
+        reader.Join(std::move(job), nullptr);
+        const PeerFiles::Read all{0, "memory", 0, std::as_writable_bytes(std::span(got))};
+        return reader.ReadAll({&all, 1});
+      });
+      EXPECT_TRUE(read.ok()) << read.message();
     });
-    EXPECT_TRUE(read.ok()) << read.message();
     EXPECT_TRUE(got == own);
   }
 }

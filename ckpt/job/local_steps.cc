@@ -4,7 +4,7 @@
 // their files, rebuild the lost ones into a partial directory, install it, and load again. Ranks agree on
 // each outcome before the next collective, because all must take the same branch.
 
-#include "runtime/saving/local_steps.h"
+#include "ckpt/job/local_steps.h"
 
 #include <fmt/ranges.h>
 
@@ -17,17 +17,8 @@
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/verify.h"
-#include "runtime/control/console.h"
 
 namespace cairn {
-namespace {
-
-int NumberOf(const std::string& name) {  // of "shard-00003.h5"
-  return name.starts_with("shard-") ? std::atoi(name.c_str() + 6) : -1;
-}
-
-}  // namespace
-
 std::string LocalSteps::Directory(int64_t step) const { return JoinPath(place_.run_dir, StepDirName(step)); }
 
 Committer LocalSteps::CommitterOf(int64_t step) const { return Committer(fs_, place_.run_dir, step, nonce_); }
@@ -68,7 +59,7 @@ std::string LocalSteps::FactsOfThisRank() const {
 // If manifests differ (a training that went back wrote the step again, but not everywhere), the one that most
 // ranks have counts.
 Status LocalSteps::Survey() {
-  CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(control_, FactsOfThisRank(), "local steps"));
+  CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(ranks_, FactsOfThisRank(), "local steps"));
   steps_.clear();
   std::map<int64_t, std::map<Digest, std::vector<Holder>>> manifests;
   std::map<Digest, nlohmann::json> said;  // by manifest
@@ -109,7 +100,7 @@ std::vector<int64_t> LocalSteps::steps() const {
 std::map<std::string, PeerFiles::Offer> LocalSteps::Offers(int64_t step) const {
   std::map<std::string, PeerFiles::Offer> offers;
   for (const auto& [name, holders] : steps_.at(step).files)
-    if (std::ranges::count(holders, control_.rank(), &Holder::rank) > 0)
+    if (std::ranges::count(holders, ranks_.rank(), &Holder::rank) > 0)
       offers[name] = {{}, JoinPath(Directory(step), name)};
   return offers;
 }
@@ -120,9 +111,9 @@ Status LocalSteps::Load(int64_t step, const Loader& load) {
   CAIRN_RETURN_IF_ERROR(Open(step));
   if (AllShardsThere()) {
     const Status status = LoadOnce(load);
-    const Status agreed = Agree(control_, status, "outcome of the load");
+    const Status agreed = Agree(ranks_, status, "outcome of the load");
     if (agreed.ok() || !IsDamage(agreed.kind())) return status;
-    if (control_.rank() == 0) Say(fmt::format("local step {}: {}", step, agreed.message()));
+    if (ranks_.rank() == 0) say_(fmt::format("local step {}: {}", step, agreed.message()));
   }
   CAIRN_RETURN_IF_ERROR(Repair());
   CAIRN_RETURN_IF_ERROR(Survey());
@@ -151,7 +142,7 @@ Status LocalSteps::Open(int64_t step) {
                                std::string_view(current_.index).substr(m.catalog_offset, m.catalog_bytes))));
     return OkStatus();
   });
-  return Agree(control_, read, "opening a local step");
+  return Agree(ranks_, read, "opening a local step");
 }
 
 // The ranks that have a file of this size, this rank first.
@@ -162,7 +153,7 @@ std::vector<int> LocalSteps::RanksWith(const std::string& name, uint64_t bytes) 
   if (found == files.end()) return ranks;
   for (const Holder& holder : found->second)
     if (holder.bytes == bytes) ranks.push_back(holder.rank);
-  std::ranges::stable_partition(ranks, [&](int rank) { return rank == control_.rank(); });
+  std::ranges::stable_partition(ranks, [&](int rank) { return rank == ranks_.rank(); });
   return ranks;
 }
 
@@ -186,7 +177,7 @@ Status LocalSteps::LoadOnce(const Loader& load) {
   std::map<std::string, PeerFileSystem::Place> elsewhere;
   const auto find = [&](const std::string& name, uint64_t bytes) {
     const std::vector<int> ranks = RanksWith(name, bytes);
-    if (!ranks.empty() && ranks[0] != control_.rank()) elsewhere[name] = {ranks[0], bytes};
+    if (!ranks.empty() && ranks[0] != ranks_.rank()) elsewhere[name] = {ranks[0], bytes};
   };
   find(std::string(kManifestName), current_.manifest_text.size());
   for (const ManifestFile& file : current_.manifest.files) find(file.name, file.bytes);
@@ -201,7 +192,7 @@ Status LocalSteps::Repair() {
   CAIRN_ASSIGN_OR_RETURN(const Verified verified, VerifyAll());
   CAIRN_RETURN_IF_ERROR(CheckRebuildable(verified));  // the same everywhere
   const Status rebuilt = peers_.Session(Offers(current_.step), [&] { return RebuildHere(verified); });
-  const Status agreed = Agree(control_, rebuilt, "rebuilding a local step");
+  const Status agreed = Agree(ranks_, rebuilt, "rebuilding a local step");
   Status installed;
   if (place_.leader && fs_.Stat(CommitterOf(current_.step).partial()).ok()) {
     if (agreed.ok())
@@ -209,13 +200,13 @@ Status LocalSteps::Repair() {
     else
       CommitterOf(current_.step).Abandon();
   }
-  const Status all_installed = Agree(control_, installed, "rebuilding a local step");
+  const Status all_installed = Agree(ranks_, installed, "rebuilding a local step");
   return agreed.ok() ? all_installed : agreed;
 }
 
 // The good files, as reported by the ranks that have them.
 Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
-  CAIRN_ASSIGN_OR_RETURN(const auto blobs, ShareAll(control_, VerifyHere(), "verifying a local step"));
+  CAIRN_ASSIGN_OR_RETURN(const auto blobs, ShareAll(ranks_, VerifyHere(), "verifying a local step"));
   Verified verified;
   for (int rank = 0; rank < static_cast<int>(blobs.size()); ++rank) {
     for (ByteReader in(blobs[rank]); in.left() > 0 && in.ok();) {
@@ -241,9 +232,9 @@ std::string LocalSteps::VerifyHere() const {
   const Result<std::string> text = ReadSmallFile(fs_, JoinPath(directory, kManifestName), kMaxManifestBytes);
   const bool of_another = text.ok() && *text != current_.manifest_text && DecodeManifest(*text).ok();
   for (const auto& [name, offer] : Offers(current_.step)) {
-    const int number = NumberOf(name);
+    const int number = WriterOf(name);
     const bool own =
-        number == control_.rank() || (place_.leader && std::ranges::count(place_.sharers, number) == 0);
+        number == ranks_.rank() || (place_.leader && std::ranges::count(place_.sharers, number) == 0);
     if (!own) continue;
     if (name.ends_with(".parity")) {
       if (of_another) continue;
@@ -287,9 +278,9 @@ Status LocalSteps::CheckRebuildable(const Verified& verified) const {
       return Corrupt("local step {}: {} is lost, and more of its group than parity can rebuild",
                      current_.step, shard);
   }
-  if (control_.rank() == 0)
-    Say(fmt::format("local step {}: rebuilding {}", current_.step,
-                    lost.empty() ? "only small files" : fmt::format("{}", fmt::join(lost, ", "))));
+  if (ranks_.rank() == 0)
+    say_(fmt::format("local step {}: rebuilding {}", current_.step,
+                     lost.empty() ? "only small files" : fmt::format("{}", fmt::join(lost, ", "))));
   return OkStatus();
 }
 
@@ -300,8 +291,7 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
   std::vector<std::function<Status()>> jobs;
   for (const ManifestFile& file : current_.manifest.files) {
     const auto found = verified.group_of.find(file.name);
-    if (NumberOf(file.name) % control_.size() != control_.rank() || found == verified.group_of.end())
-      continue;
+    if (WriterOf(file.name) % ranks_.size() != ranks_.rank() || found == verified.group_of.end()) continue;
     const ParityGroup& group = found->second;
     const int member = static_cast<int>(
         std::ranges::find(group.members(), file.name, &ParityGroup::Member::shard) - group.members().begin());
@@ -352,7 +342,7 @@ Status LocalSteps::SetAsideNewerThan(int64_t step) {
       if (newer > step && status.ok())
         status = fs_.Rename(Directory(newer), JoinPath(place_.run_dir, SupersededDirName(newer, nonce_)));
   if (place_.leader && status.ok()) status = fs_.SyncDir(place_.run_dir);
-  return Agree(control_, status, "setting local steps aside");
+  return Agree(ranks_, status, "setting local steps aside");
 }
 
 }  // namespace cairn

@@ -1,17 +1,23 @@
 // The directory of a rank's local steps, and the ranks that share the directory or a parity group with it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ckpt/job/job_ranks.h"
+#include "ckpt/job/local_owner.h"
 #include "ckpt/step/parity_file.h"
-#include "runtime/config/train_config.h"
-#include "runtime/control/control_plane.h"
-#include "runtime/saving/local_owner.h"
 
 namespace cairn {
+
+struct LocalOptions {
+  std::string directory;   // of all runs on this node; "{rank}" is replaced by the rank
+  std::string redundancy;  // as ParseRedundancy takes it
+  int64_t keep_last = 2;   // healthy steps
+};
 
 struct LocalPlace {
   std::string run_dir;       // DIR/RUN_ID of this rank; it exists
@@ -24,12 +30,13 @@ struct LocalPlace {
   std::shared_ptr<const LocalClaim> claim;  // of the leader: no other training uses the directory
 };
 
-// Collective; removes leftovers of killed saves. `config`: validated, with --save-local; `run`: the identity
-// of
-// --save; `nonce`: that of the session, 8 hex digits. Errors: those of any rank's directory, the same on all
-// ranks; IoError if it belongs to another run directory (local_owner.h) or another training uses it.
-Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const TrainConfig& config, const std::string& run,
-                                  const std::string& nonce, ControlPlane& control);
+// Collective; removes leftovers of killed saves. `run_dir`, `run`: the run directory and its identity;
+// `nonce`: that of the session, 8 hex digits; `say`: what a user should know. Errors: those of any rank's
+// directory, the same on all ranks; IoError if it belongs to another run directory (local_owner.h) or another
+// training uses it; InvalidArgument if there are too few ranks for the redundancy.
+Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
+                                  const std::string& run, const std::string& nonce, JobRanks& ranks,
+                                  const std::function<void(const std::string& line)>& say);
 
 // True for the name of a mark that a rank left to find the ranks that share its directory. Pure.
 bool IsRankMark(std::string_view name);

@@ -6,7 +6,7 @@
 // Host names do not show which ranks are lost together, either: nodes may have equal names, and containers on
 // one node different ones. The kernel's boot id tells nodes apart.
 
-#include "runtime/saving/local_place.h"
+#include "ckpt/job/local_place.h"
 
 #include <algorithm>
 #include <functional>
@@ -16,12 +16,8 @@
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
-#include "ckpt/job/job_ranks.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
-#include "runtime/control/console.h"
-#include "runtime/control/process_info.h"
-#include "runtime/control/watchdog.h"
 
 namespace cairn {
 namespace {
@@ -31,6 +27,8 @@ std::string Replace(std::string text, std::string_view what, const std::string& 
     text.replace(at, what.size(), with);
   return text;
 }
+
+using Say = std::function<void(const std::string& line)>;
 
 constexpr std::string_view kMark = ".rank-";
 
@@ -49,28 +47,28 @@ Result<std::vector<int>> MarksIn(FileSystem& fs, const std::string& directory, c
 
 // The ranks that share this directory: every rank leaves a mark, and lists the marks when all have.
 Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& directory, const LocalOwner& owner,
-                                     const std::string& nonce, ControlPlane& control) {
-  const std::string mark = JoinPath(directory, MarkPrefix(nonce) + std::to_string(control.rank()));
+                                     const std::string& nonce, JobRanks& ranks) {
+  const std::string mark = JoinPath(directory, MarkPrefix(nonce) + std::to_string(ranks.rank()));
   Status status = CheckLocalOwner(fs, directory, owner);
   if (status.ok()) status = MakeOutputDir(fs, directory);
   if (status.ok()) status = WriteSmallFile(fs, mark, "");
-  const Status marked = Agree(control, status, "local directories");
-  Result<std::vector<int>> ranks = marked.ok() ? MarksIn(fs, directory, nonce) : marked;
-  if (ranks.ok() && std::ranges::count(*ranks, control.rank()) == 0)
-    ranks = IoError("{}: created, but its directory does not list it; keep local steps elsewhere", mark);
-  const Status seen = Agree(control, ranks.status(), "local directories");
+  const Status marked = Agree(ranks, status, "local directories");
+  Result<std::vector<int>> sharers = marked.ok() ? MarksIn(fs, directory, nonce) : marked;
+  if (sharers.ok() && std::ranges::count(*sharers, ranks.rank()) == 0)
+    sharers = IoError("{}: created, but its directory does not list it; keep local steps elsewhere", mark);
+  const Status seen = Agree(ranks, sharers.status(), "local directories");
   if (status.ok()) (void)fs.RemoveFile(mark);
   CAIRN_RETURN_IF_ERROR(seen);
-  return ranks;
+  return sharers;
 }
 
 // The run directory as rank 0 sees it, from this host.
-Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run, ControlPlane& control) {
+Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run, JobRanks& ranks) {
   const auto own = [&]() -> Result<std::string> {
     CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, OwnerOf(run_dir, run));
     return EncodeLocalOwner(owner);
   };
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, FromRoot(control, "owner of local steps", own));
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, FromRoot(ranks, "owner of local steps", own));
   CAIRN_ASSIGN_OR_RETURN(LocalOwner owner, DecodeLocalOwner(text));
   owner.host = HostName();
   return owner;
@@ -78,24 +76,25 @@ Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run
 
 // Removes leftovers of saves, and marks of sessions that were killed while they opened. Each rank of this
 // session removes its own mark meanwhile. Call with the claim held.
-Status Clean(FileSystem& fs, const std::string& directory) {
+Status Clean(FileSystem& fs, const std::string& directory, const Say& say) {
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(
-      fs, directory, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
+      fs, directory, [&](const Status& why) { say("leftover not removed: " + why.message()); }));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names)
     if (IsRankMark(name)) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
   return OkStatus();
 }
 
-Status Claim(FileSystem& fs, const LocalOwner& owner, LocalPlace& place) {
+Status Claim(FileSystem& fs, const LocalOwner& owner, LocalPlace& place, const Say& say) {
   CAIRN_ASSIGN_OR_RETURN(LocalClaim claim, LocalClaim::Take(fs, place.run_dir, owner));
   place.claim = std::make_shared<const LocalClaim>(std::move(claim));
-  return Clean(fs, place.run_dir);
+  return Clean(fs, place.run_dir, say);
 }
 
 // Why a lost node defeats the parity, and the largest groups that it would not.
 std::string WarningOf(const std::string& said, const Redundancy& redundancy,
-                      const std::vector<std::vector<int>>& groups, const std::vector<std::string>& nodes) {
+                      const std::vector<std::vector<int>>& groups, const std::vector<std::string>& nodes,
+                      const JobRanks& job) {
   std::vector<int> shared;  // the most ranks of a group on one node
   for (const std::vector<int>& group : groups) {
     std::map<std::string, std::vector<int>> ranks_of_node;
@@ -109,29 +108,29 @@ std::string WarningOf(const std::string& said, const Redundancy& redundancy,
     if (!smaller.ok() || LosableNodes(*smaller, nodes, redundancy.parity) == 0) continue;
     const bool is_xor = said.starts_with("xor");
     const size_t largest = std::ranges::max(*smaller, {}, &std::vector<int>::size).size();
-    advice = fmt::format("; --redundancy {}:{}{} would cover any node", is_xor ? "xor" : "rs", largest,
+    advice = fmt::format("; {}:{}{} would cover any node", is_xor ? "xor" : "rs", largest,
                          is_xor ? "" : fmt::format(",{}", redundancy.parity));
   }
   return fmt::format(
-      "warning: --redundancy {} covers the loss of no node: {} ranks of a group share one, {} among "
+      "warning: the redundancy {} covers the loss of no node: {} ranks of a group share one, {} among "
       "them{}",
-      said, shared.size(), Watchdog::Name(shared.front()), advice);
+      said, shared.size(), job.NameOf(shared.front()), advice);
 }
 
 // Its group, and what that covers.
-Status FindGroup(const std::string& said, const Redundancy& redundancy, ControlPlane& control,
-                 LocalPlace& place) {
+Status FindGroup(const std::string& said, const Redundancy& redundancy, JobRanks& ranks, LocalPlace& place,
+                 const Say& say) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> nodes,
-                         ShareAll(control, NodeId(), "nodes of the ranks"));
+                         ShareAll(ranks, NodeId(), "nodes of the ranks"));
   CAIRN_ASSIGN_OR_RETURN(const auto groups, CutIntoGroups(nodes, redundancy));
   for (const std::vector<int>& group : groups)
-    if (std::ranges::count(group, control.rank()) > 0) place.group = group;
+    if (std::ranges::count(group, ranks.rank()) > 0) place.group = group;
   const int count = static_cast<int>(std::set(nodes.begin(), nodes.end()).size());
   const int losable = LosableNodes(groups, nodes, redundancy.parity);
   place.covers = losable > 0 ? fmt::format("any {} of {} nodes", losable, count)
                              : fmt::format("any {} of {} ranks", redundancy.parity, place.group.size());
   if (count == 1) place.covers += ", but not the only node";
-  if (losable == 0 && count > 1 && control.rank() == 0) Say(WarningOf(said, redundancy, groups, nodes));
+  if (losable == 0 && count > 1 && ranks.rank() == 0) say(WarningOf(said, redundancy, groups, nodes, ranks));
   return OkStatus();
 }
 
@@ -186,21 +185,22 @@ bool IsRankMark(std::string_view name) {
   return IsHex(name.substr(0, kNonceDigits)) && std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
 }
 
-Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const TrainConfig& config, const std::string& run,
-                                  const std::string& nonce, ControlPlane& control) {
-  const Redundancy redundancy = ParseRedundancy(config.redundancy).value();
-  const std::string directory = Replace(config.save_local, "{rank}", std::to_string(control.rank()));
+Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
+                                  const std::string& run, const std::string& nonce, JobRanks& ranks,
+                                  const Say& say) {
+  CAIRN_ASSIGN_OR_RETURN(const Redundancy redundancy, ParseRedundancy(options.redundancy));
+  const std::string directory = Replace(options.directory, "{rank}", std::to_string(ranks.rank()));
   LocalPlace place{.run_dir = JoinPath(directory, run),
                    .parity = redundancy.parity,
-                   .keep_last = config.keep_last_local,
+                   .keep_last = options.keep_last,
                    .claim = nullptr};
-  CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(config.save, run, control));
-  CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, control));
-  place.leader = place.sharers[0] == control.rank();
+  CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(run_dir, run, ranks));
+  CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, ranks));
+  place.leader = place.sharers[0] == ranks.rank();
   CAIRN_RETURN_IF_ERROR(
-      Agree(control, place.leader ? Claim(fs, owner, place) : OkStatus(), "local directories"));
+      Agree(ranks, place.leader ? Claim(fs, owner, place, say) : OkStatus(), "local directories"));
   if (redundancy.group > 0) {
-    CAIRN_RETURN_IF_ERROR(FindGroup(config.redundancy, redundancy, control, place));
+    CAIRN_RETURN_IF_ERROR(FindGroup(options.redundancy, redundancy, ranks, place, say));
   }
   return place;
 }

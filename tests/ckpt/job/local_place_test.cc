@@ -1,4 +1,4 @@
-#include "runtime/saving/local_place.h"
+#include "ckpt/job/local_place.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <set>
 
 #include "ckpt/step/dir_mark.h"
+#include "tests/support/peer_world.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/thread_world.h"
 #include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
@@ -99,9 +99,8 @@ constexpr const char* kNonce = "deadbeef";
 Result<LocalPlace> Open(const std::string& run_dir, const std::string& local, const std::string& run = kRun,
                         FileSystem& files = FileSystem::Posix()) {
   Result<LocalPlace> place = Aborted("not opened");
-  ThreadWorld(1).Run([&](std::shared_ptr<Mailbox> mailbox) {
-    ControlPlane control(std::move(mailbox), 60);
-    place = OpenLocalPlace(files, {.save = run_dir, .save_local = local}, run, kNonce, control);
+  PeerWorld(1).Run([&](JobRanks& ranks, PeerFiles&) {
+    place = OpenLocalPlace(files, {.directory = local}, run_dir, run, kNonce, ranks, [](const auto&) {});
   });
   return place;
 }

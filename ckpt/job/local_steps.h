@@ -9,24 +9,29 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/job/local_place.h"
 #include "ckpt/job/peer_file_system.h"
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/health.h"
-#include "runtime/saving/local_place.h"
 
 namespace cairn {
 
 class LocalSteps {
  public:
   // Loads a step through a file system in which `directory` has all its files.
-  using Loader = std::function<Status(FileSystem& fs, const std::string& directory)>;
+  using Loader = std::function<Status(PeerFileSystem& fs, const std::string& directory)>;
 
-  // `nonce`: for names that only this session writes.
-  LocalSteps(FileSystem& fs, const LocalPlace& place, std::string nonce, ControlPlane& control,
-             PeerFiles& peers)
-      : fs_(fs), place_(place), nonce_(std::move(nonce)), control_(control), peers_(peers) {}
+  // `nonce`: for names that only this session writes; `say`: what a user should know.
+  LocalSteps(FileSystem& fs, const LocalPlace& place, std::string nonce, JobRanks& ranks, PeerFiles& peers,
+             std::function<void(const std::string& line)> say)
+      : fs_(fs),
+        place_(place),
+        nonce_(std::move(nonce)),
+        ranks_(ranks),
+        peers_(peers),
+        say_(std::move(say)) {}
 
   // Asks all ranks for their files.
   Status Survey();
@@ -88,8 +93,9 @@ class LocalSteps {
   FileSystem& fs_;
   const LocalPlace& place_;
   const std::string nonce_;
-  ControlPlane& control_;
+  JobRanks& ranks_;
   PeerFiles& peers_;
+  const std::function<void(const std::string& line)> say_;
   std::map<int64_t, Known> steps_;
   Current current_;
 };

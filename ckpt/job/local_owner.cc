@@ -1,4 +1,4 @@
-#include "runtime/saving/local_owner.h"
+#include "ckpt/job/local_owner.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kOwnerName = "OWNER";
 constexpr uint64_t kMaxBytes = 64 << 10;
-constexpr const char* kRemedy = "choose another --save-local, or remove it if it is no longer needed";
+constexpr const char* kRemedy = "keep local steps elsewhere, or remove it if it is no longer needed";
 
 // The owner. Errors: NotFound if the directory is new, without a step or a readable owner.
 Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {

@@ -1,0 +1,64 @@
+#include "ckpt/job/resume_steps.h"
+
+#include <map>
+#include <ranges>
+#include <utility>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/health.h"
+#include "ckpt/run/run_dir.h"
+
+namespace cairn {
+
+void ResumeStep::Encode(ByteWriter& out) const {
+  out.Put(step);
+  out.Put(local);
+  out.Put(drained);
+  out.PutText(directory);
+}
+
+ResumeStep ResumeStep::Decode(ByteReader& in) {
+  return {.step = in.Get<int64_t>(),
+          .local = in.Get<bool>(),
+          .drained = in.Get<bool>(),
+          .directory = std::string(in.GetText())};
+}
+
+Result<ResumeSteps> StepsToResume(FileSystem& fs, const std::string& run_dir, const std::string& run,
+                                  const LocalSteps* local_steps) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps in_run, ReadRunSteps(fs, run_dir));
+  std::vector<int64_t> local;
+  if (local_steps != nullptr) local = local_steps->steps();
+  std::vector<JudgedStep> judged;
+  std::vector<BranchedStep> commits;
+  for (const int64_t step : local) {
+    judged.push_back({step, local_steps->HealthAt(step), run});
+    commits.push_back({step, run, local_steps->DescentAt(step)});
+  }
+  for (const StepFacts& fact : in_run.steps) {
+    judged.push_back({fact.step, fact.health, fact.run});
+    commits.push_back(fact.commit());
+  }
+  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));
+  ResumeSteps found{.steps = {}, .newest = in_run.newest};
+  for (size_t i = 0; i < local.size(); ++i)
+    if (!found.newest || *found.newest < commits[i]) found.newest = commits[i];
+
+  std::map<std::pair<int64_t, bool>, ResumeStep> current;  // by number and whether it is local
+  for (const int64_t step : steps)
+    current[{step, false}] = {.step = step, .directory = JoinPath(run_dir, StepDirName(step))};
+  for (const int64_t step : local)
+    current[{step, true}] = {.step = step, .local = true, .drained = current.contains({step, false})};
+  for (size_t i = 0; i < commits.size(); ++i) {
+    const std::pair key{commits[i].step, i < local.size()};
+    if (LineageOf(commits[i], *found.newest) == Lineage::kCurrent)
+      current[key].unhealthy = verdicts[i];
+    else
+      current.erase(key);
+  }
+  for (auto& [key, step] : current | std::views::reverse) found.steps.push_back(std::move(step));
+  return found;
+}
+
+}  // namespace cairn

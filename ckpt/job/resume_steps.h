@@ -1,0 +1,37 @@
+// The steps from which a job may resume, of its run directory and of its nodes, in one order.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/base/byte_codec.h"
+#include "ckpt/job/local_steps.h"
+#include "ckpt/run/branch.h"
+
+namespace cairn {
+
+struct ResumeStep {
+  int64_t step = -1;      // its number; -1: not known
+  bool local = false;     // on the nodes
+  bool drained = false;   // a local one that is in the run directory, too
+  std::string directory;  // of one that is not local
+  std::string unhealthy;  // why
+
+  std::string Name() const { return local ? fmt::format("local step {}", step) : directory; }
+  // Between ranks, without `unhealthy`.
+  void Encode(ByteWriter& out) const;
+  static ResumeStep Decode(ByteReader& in);
+};
+
+struct ResumeSteps {
+  std::vector<ResumeStep> steps;  // current ones, newest first; a local one before that of the same number
+  std::optional<BranchedStep> newest;  // the step that was committed last
+};
+
+// `run`: the identity of the run directory; `local`: its local steps, surveyed, or null. Errors: those of the
+// directory.
+Result<ResumeSteps> StepsToResume(FileSystem& fs, const std::string& run_dir, const std::string& run,
+                                  const LocalSteps* local);
+
+}  // namespace cairn
