@@ -5,7 +5,7 @@
 // same address in a network of its own. A request is the name, the offset and the length; the answer comes in
 // parts of at most kPartBytes, each after a byte that says whether it could be read. If not, the rest of the
 // answer is an outcome (job_ranks.h) with its length. A request of only a name is for a message: the answer,
-// its length and then its bytes, comes when it is there.
+// its length and then its bytes, comes once it is posted.
 //
 // The ranks agree before a session's work, so no rank asks for files that are not offered yet, and after it,
 // so no rank leaves while another may still ask.

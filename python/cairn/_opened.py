@@ -16,7 +16,8 @@ from cairn._library import library
 class Opened:
     """path: a step, a run (its newest step that opens), or another system's checkpoint.
 
-    options: those that READING names; None means the default.
+    options: those that READING names; None means the default. local: the step is one of the local level, and
+    the dict tells how files of other ranks are read (tools/load/reads.h).
     The constructor raises FileNotFoundError, CorruptError, NotSupported or ValueError.
     """
 

@@ -12,6 +12,8 @@
 namespace cairn {
 namespace {
 
+constexpr double kAnswerSeconds = 60;  // for a part of a file from another rank
+
 std::string Quoted(std::string_view text) { return CompactJson(text); }
 
 // The tensors as a JSON array, written as text: a checkpoint may have 100,000 of them.
@@ -101,17 +103,45 @@ Status LoadAll(StepReader& step, std::vector<ReadRequest> requests) {
   return OkStatus();
 }
 
+Result<OpenedSource> OpenLocalStep(FileSystem& fs, const std::string& directory, const nlohmann::json& said,
+                                   std::unique_ptr<PeerFiles>& peers) {
+  peers = std::make_unique<PeerFiles>(fs, kAnswerSeconds, [] {});
+  peers->Join({.rank = -1,
+               .secret = said.at("secret").get<std::string>(),
+               .places = said.at("places").get<std::vector<std::string>>(),
+               .names = said.at("names").get<std::vector<std::string>>()},
+              nullptr);
+  std::map<std::string, PeerFileSystem::Place> elsewhere;
+  for (const auto& [name, place] : said.at("elsewhere").items()) {
+    elsewhere[name] = {place.at(0).get<int>(), place.at(1).get<uint64_t>()};
+    if (elsewhere[name].rank < 0 || elsewhere[name].rank >= peers->size())
+      return InvalidArgument("{} is of a rank that does not exist", name);
+  }
+  OpenedSource opened{.step = {.outside = &fs}, .path = directory};
+  opened.step.view = std::make_unique<PeerFileSystem>(fs, directory, std::move(elsewhere), *peers);
+  CAIRN_ASSIGN_OR_RETURN(opened.step.reader, StepReader::Open(*opened.step.view, directory));
+  return opened;
+}
+
 std::atomic<int64_t> next_handle = 1;  // a forked child continues it: its parent's handles stay unknown to it
 
 }  // namespace
 
-Reads::Opened::Opened(OpenedSource from)
-    : source(std::move(from)), parallel(source.step.reader && !source.step.reader->JoinsTensors()) {}
+Reads::Opened::Opened(OpenedSource from, std::unique_ptr<PeerFiles> others)
+    : peers(std::move(others)),
+      source(std::move(from)),
+      parallel(source.step.reader && !source.step.reader->JoinsTensors()) {}
 
 Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::json& options, int64_t& handle) {
-  CAIRN_ASSIGN_OR_RETURN(OpenOptions open, ParseSourceOptions(options));
-  open.skip_types = true;
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(fs_, path, open));
+  std::unique_ptr<PeerFiles> peers;
+  const auto open = [&]() -> Result<OpenedSource> {
+    if (const auto local = options.find("local"); local != options.end())
+      return OpenLocalStep(fs_, path, *local, peers);
+    CAIRN_ASSIGN_OR_RETURN(OpenOptions how, ParseSourceOptions(options));
+    how.skip_types = true;
+    return OpenAnyCkpt(fs_, path, how);
+  };
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, open());
   CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(const StateNames names, StateNames::Of(source));
   const ReadStateDict& read = names.state_dict();
@@ -137,7 +167,7 @@ Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::jso
   contents.json = CompactJson(described);
   contents.json.replace(contents.json.size() - 1, 1,
                         fmt::format(R"(,"tensors":{}}})", DescribeTensors(source.catalog(), names)));
-  auto kept = std::make_shared<Opened>(std::move(opened));
+  auto kept = std::make_shared<Opened>(std::move(opened), std::move(peers));
   if (!kept->source.foreign) kept->step = KnownStep(*kept->source.step.reader, names);
   const std::lock_guard lock(mutex_);
   handle = next_handle++;

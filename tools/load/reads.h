@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "ckpt/job/peer_file_system.h"
 #include "tools/serve/origins.h"
 #include "tools/source/open_ckpt.h"
 
@@ -31,7 +32,8 @@ class Reads {
     std::string pickles;  // that it points into
   };
   // A step, a run (its newest step that opens), or any format of another system; options as in
-  // ParseSourceOptions. Errors: those of OpenAnyCkpt.
+  // ParseSourceOptions. With "local" it is a local step, some of whose files are read from other ranks:
+  // {"secret", "places", "names", "elsewhere": {file: [rank, bytes]}}. Errors: those of OpenAnyCkpt.
   Result<Contents> Open(const std::string& path, const nlohmann::json& options, int64_t& handle);
   // Reads all of them, verified: the boxes of a step with all cores that the process may use. Errors:
   // InvalidArgument if a box is not one of the checkpoint's; those of reading.
@@ -45,8 +47,9 @@ class Reads {
 
  private:
   struct Opened {
-    explicit Opened(OpenedSource from);
+    Opened(OpenedSource from, std::unique_ptr<PeerFiles> others);
 
+    const std::unique_ptr<PeerFiles> peers;  // of a local step; null of others
     OpenedSource source;
     const bool parallel;                 // several threads may read it at once
     std::mutex mutex;                    // of a read, if they may not, of a check, and of `step`

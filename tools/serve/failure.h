@@ -8,5 +8,7 @@
 namespace cairn {
 
 nlohmann::json FailureJson(const Status& status);
+// The status of {"kind", "error"}; OK of {}.
+Status StatusOf(const nlohmann::json& failure);
 
 }  // namespace cairn

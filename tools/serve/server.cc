@@ -1,6 +1,6 @@
-// One thread receives the trainer's requests. Another one does the saves, in the order of the requests. Every
-// request gets one reply. A save also sends "written" before: from then on its memory may be filled again. A
-// save is written while the trainer still fills its memory.
+// One thread receives the trainer's requests. Another one does the saves, in the order of the requests, and a
+// third one copies local steps to the run. Every request gets one reply. A save also sends "written" before:
+// from then on its memory may be filled again. A save is written while the trainer still fills its memory.
 
 #include "tools/serve/server.h"
 
@@ -12,8 +12,10 @@
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/base/threads.h"
 #include "ckpt/base/worker_pool.h"
+#include "ckpt/job/peer_ranks.h"
 #include "tools/serve/failure.h"
 #include "tools/serve/filling.h"
+#include "tools/serve/local_level.h"
 #include "tools/serve/message_socket.h"
 #include "tools/serve/save_plan.h"
 #include "tools/serve/step_save.h"
@@ -21,12 +23,16 @@
 namespace cairn {
 namespace {
 
+constexpr double kAnswerSeconds = 60;  // for a part of a file from another rank
+
 // A save in progress.
 struct RunningSave {
   RunningSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
-              const std::atomic<bool>& trainer_ended)
-      : save(fs, runs, origins, std::move(request), trainer_ended) {}
+              const std::atomic<bool>& trainer_ended, std::shared_ptr<LocalLevel> on)
+      : level(std::move(on)), save(fs, runs, origins, std::move(request), trainer_ended, level) {}
 
+  const std::shared_ptr<LocalLevel> level;  // null: none
+  bool durable = true;                      // goes to the run, not only to the nodes
   StepSave save;
   Stopwatch watch;
   Status begun;  // of rank 0
@@ -70,7 +76,13 @@ class Server {
     const std::string why = "its training ended before its state was copied";
     for (auto& [nonce, save] : begun_) Abandon(save, why);
     for (auto& [nonce, save] : filling_) save->filling.End(Aborted("{}", why));
+    {
+      const std::lock_guard lock(resuming_.mutex);
+      resuming_.outcome = Aborted("{}", why);
+      resuming_.changed.notify_all();
+    }
     (void)saves_.Finish();
+    (void)copies_.Finish();
     return heard;
   }
 
@@ -130,6 +142,10 @@ class Server {
     if (what == "abort") return Abort(id, head);
     if (what == "news") return News(id, head);
     if (what == "loaded") return Loaded(id, head);
+    if (what == "listen") return Listen(id);
+    if (what == "join") return Join(id, head);
+    if (what == "local") return Local(id, head);
+    if (what == "resume") return Resume(id, head);
     return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
   }
 
@@ -151,7 +167,15 @@ class Server {
   Status Begin(int64_t id, const nlohmann::json& head) {
     CAIRN_ASSIGN_OR_RETURN(SaveRequest request, SaveRequest::Parse(head));
     const std::string nonce = request.nonce;
-    auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request), trainer_ended_);
+    std::shared_ptr<LocalLevel> level;
+    if (head.value("local", false)) {
+      const std::lock_guard lock(levels_mutex_);
+      level = levels_[request.run_dir];
+      if (!level) return Corrupt("the run has no local level");
+    }
+    auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request), trainer_ended_,
+                                              std::move(level));
+    save->durable = head.value("durable", true);
     begun_[nonce] = save;
     std::erase_if(running_, [](const auto& known) { return known.second.expired(); });
     running_[nonce] = save;
@@ -179,16 +203,67 @@ class Server {
     if (save->memory_bytes > 0) filling_[begun->first] = save;
     begun_.erase(begun);
     Push(saves_, [this, id, save, input] {
-      const Status saved = Caught([&] { return Flush(id, *save, *input); });
-      if (saved.ok()) return;
-      // When the trainer gets the error, nothing of the save is left. Several ranks wait for each other
-      // before that, and may have lost the directory, so their trainers, which tell the others, get the error
-      // first.
-      if (save->save.alone()) save->save.Abandon(saved);
-      Fail(id, saved);
-      if (!save->save.alone()) save->save.Abandon(saved);
+      if (save->level) return FlushToNodes(id, save, input);
+      FailUnless(id, *save, Caught([&] { return Flush(id, *save, *input); }));
     });
     return OkStatus();
+  }
+
+  // When the trainer gets the error, nothing of the save is left. Several ranks wait for each other before
+  // that, and may have lost the directory, so their trainers, which tell the others, get the error first.
+  void FailUnless(int64_t id, RunningSave& running, const Status& saved) {
+    if (saved.ok()) return;
+    if (running.save.alone()) running.save.Abandon(saved);
+    Fail(id, saved);
+    if (!running.save.alone()) running.save.Abandon(saved);
+  }
+
+  // The step goes to the nodes, and from there to the run in parallel with the next ones. If it cannot be
+  // saved on the nodes, it goes to the run directly, if it was to go there.
+  void FlushToNodes(int64_t id, const std::shared_ptr<RunningSave>& running,
+                    const std::shared_ptr<SaveInput>& input) {
+    StepSave& save = running->save;
+    const Status local = Caught([&]() -> Status {
+      CAIRN_RETURN_IF_ERROR(running->begun);
+      return save.SaveLocally(*input->plan, input->values, input->options,
+                              [&](uint64_t end) { return running->filling.WaitFor(end); });
+    });
+    const double written = running->watch.Seconds();
+    if (local.ok()) {
+      socket_.Send({{{"id", id}, {"event", "written"}}, {}});
+      if (running->durable) running->level->Use(save.step());
+      std::vector<std::string> left;
+      const auto add = [&](const Status& why) { left.emplace_back(why.message()); };
+      if (const Status retired = running->level->Retire(save.nonce(), add); !retired.ok()) add(retired);
+      if (!running->durable) return Saved(id, *running, written, written, left);
+    }
+    if (!local.ok() && (!running->durable || !running->begun.ok())) return FailUnless(id, *running, local);
+    Push(copies_, [this, id, running, input, local, written] {
+      const Status saved = Caught([&]() -> Status {
+        if (local.ok()) {
+          const Status copied = running->save.CopyToRun(*input->plan, input->options);
+          running->level->Release(running->save.step());
+          if (copied.kind() == StatusKind::kAborted) return copied;  // another rank says it
+          CAIRN_RETURN_IF_ERROR(copied.WithContext("the step is saved on the nodes, but not in the run"));
+          const double durable = running->watch.Seconds();
+          Saved(id, *running, written, durable, running->save.RetireSteps());
+          return OkStatus();
+        }
+        ReportLine(
+            fmt::format("the step is not saved on the nodes, but goes to the run: {}", local.message()));
+        CAIRN_RETURN_IF_ERROR(running->save.BeginInRun());
+        return Flush(id, *running, *input);
+      });
+      FailUnless(id, *running, saved);
+    });
+  }
+  void Saved(int64_t id, const RunningSave& running, double written, double durable,
+             const std::vector<std::string>& left) {
+    Reply(id, {{{"step_dir", running.save.step_dir()},
+                {"written_s", written},
+                {"durable_s", durable},
+                {"left", left}},
+               {}});
   }
 
   Status Abort(int64_t id, const nlohmann::json& head) {
@@ -236,12 +311,110 @@ class Server {
     CAIRN_RETURN_IF_ERROR(running.save.Finish(*input.plan, input.options));
     const double durable = running.watch.Seconds();
     const std::vector<std::string> left = running.save.RetireSteps();
-    Reply(id, {{{"step_dir", running.save.step_dir()},
-                {"written_s", written},
-                {"durable_s", durable},
-                {"left", left}},
-               {}});
+    Saved(id, running, written, durable, left);
     return OkStatus();
+  }
+
+  // Another helper finds this one there.
+  Status Listen(int64_t id) {
+    peers_ = std::make_shared<PeerFiles>(fs_, kAnswerSeconds, [] {});
+    CAIRN_ASSIGN_OR_RETURN(const std::string place, peers_->Listen());
+    Reply(id, {{{"place", place}}, {}});
+    return OkStatus();
+  }
+  Status Join(int64_t id, const nlohmann::json& head) {
+    PeerFiles::Job job{.secret = head.at("secret").get<std::string>(),
+                       .places = head.at("places").get<std::vector<std::string>>(),
+                       .names = head.at("names").get<std::vector<std::string>>()};
+    CAIRN_ASSIGN_OR_RETURN(job.rank, IntegerAt<int>(head, "rank"));
+    CAIRN_ASSIGN_OR_RETURN(const auto seconds, IntegerAt<uint32_t>(head, "deadline"));
+    const auto world = static_cast<int>(job.places.size());
+    if (!peers_ || job.rank < 0 || job.rank >= world || world > kMaxWorld ||
+        job.names.size() != job.places.size())
+      return Corrupt("rank {} of {} joins", job.rank, world);
+    peers_->Join(std::move(job), std::make_unique<PeerRanks>(*peers_, "sessions", seconds));
+    Reply(id);
+    return OkStatus();
+  }
+  // Another level of the same run ends first, with all its saves.
+  Status Local(int64_t id, const nlohmann::json& head) {
+    CAIRN_ASSIGN_OR_RETURN(LocalLevel::Request request, LocalLevel::Request::Parse(head));
+    if (!peers_) return Corrupt("the ranks have not joined");
+    Push(saves_, [this, id, request = std::move(request)] {
+      const std::string run_dir = request.run_dir;
+      const Status opened = Caught([&]() -> Status {
+        {
+          const std::lock_guard lock(levels_mutex_);
+          levels_.erase(run_dir);
+        }
+        CAIRN_ASSIGN_OR_RETURN(auto level, LocalLevel::Open(fs_, runs_, peers_, request));
+        const std::string covers = level->place().covers;
+        {
+          const std::lock_guard lock(levels_mutex_);
+          levels_[run_dir] = std::move(level);
+        }
+        Reply(id, {{{"covers", covers}}, {}});
+        return OkStatus();
+      });
+      if (!opened.ok()) Fail(id, opened);
+    });
+    return OkStatus();
+  }
+
+  // {"run"} begins. The answer is a step to load, and the next request, with the "outcome" of that ({} or a
+  // failure), gets the next answer: {"load", "elsewhere", ...}, until
+  // {"resumed", "in_run"}: whether there was one, and whether the run has it.
+  Status Resume(int64_t id, const nlohmann::json& head) {
+    const std::lock_guard lock(resuming_.mutex);
+    if (const auto outcome = head.find("outcome"); outcome != head.end()) {
+      resuming_.asked = id;
+      resuming_.outcome = StatusOf(*outcome);
+      resuming_.changed.notify_all();
+      return OkStatus();
+    }
+    std::shared_ptr<LocalLevel> level;
+    {
+      const std::lock_guard levels_lock(levels_mutex_);
+      level = levels_[head.at("run").get<std::string>()];
+    }
+    if (!level) return Corrupt("the run has no local level");
+    resuming_.asked = id;
+    resuming_.outcome.reset();
+    Push(saves_, [this, level] {
+      Result<std::optional<ResumeStep>> resumed = Aborted("");
+      const Status status = Caught([&]() -> Status {
+        resumed = level->Resume([&](const auto& directory, const auto& elsewhere) {
+          return AskToLoad(*level, directory, elsewhere);
+        });
+        return resumed.status();
+      });
+      const std::lock_guard done(resuming_.mutex);
+      if (status.ok())
+        Reply(resuming_.asked, {{{"resumed", resumed->has_value()},
+                                 {"in_run", *resumed && (!(*resumed)->local || (*resumed)->drained)}},
+                                {}});
+      else
+        Fail(resuming_.asked, status);
+    });
+    return OkStatus();
+  }
+  // The trainer loads the step, and says how it went.
+  Status AskToLoad(LocalLevel& level, const std::string& directory,
+                   const std::map<std::string, PeerFileSystem::Place>& elsewhere) {
+    nlohmann::json files = nlohmann::json::object();
+    for (const auto& [name, place] : elsewhere) files[name] = {place.rank, place.bytes};
+    const PeerFiles::Job& job = level.peers().job();
+    std::unique_lock lock(resuming_.mutex);
+    if (resuming_.outcome && trainer_ended_) return *resuming_.outcome;
+    resuming_.outcome.reset();
+    Reply(resuming_.asked, {{{"load", directory},
+                             {"elsewhere", std::move(files)},
+                             {"secret", job.secret},
+                             {"places", job.places},
+                             {"names", job.names}},
+                            {}});
+    resuming_.changed.wait(lock, [&] { return resuming_.outcome.has_value(); });
+    return *resuming_.outcome;
   }
 
   // Before the save that may come from it: both are taken in order.
@@ -260,8 +433,20 @@ class Server {
   std::map<std::string, std::weak_ptr<RunningSave>> running_;    // all that have not ended
   std::atomic<bool> trainer_ended_ = false;
   Origins origins_;
-  HeldRuns runs_;        // used by the thread that saves
-  WorkerPool saves_{1};  // last: its thread ends before what it uses
+  HeldRuns runs_;
+  std::shared_ptr<PeerFiles> peers_;  // null until it listens
+  std::mutex levels_mutex_;
+  std::map<std::string, std::shared_ptr<LocalLevel>> levels_;  // by run directory
+  // A resume in progress.
+  struct {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int64_t asked = 0;              // the request that waits for an answer
+    std::optional<Status> outcome;  // of the load that was asked for
+  } resuming_;
+  // Last: their threads end before what they use, and the one that hands on to the other first.
+  WorkerPool copies_{1};  // of local steps to the run
+  WorkerPool saves_{1};
 };
 
 }  // namespace

@@ -13,11 +13,13 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
+#include "ckpt/job/peer_file_system.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/run_identity.h"
 #include "ckpt/step/find_step.h"
 #include "ckpt/step/packed_shard_writer.h"
+#include "ckpt/step/shard_copy.h"
 #include "ckpt/step/shard_image.h"
 
 namespace cairn {
@@ -26,8 +28,6 @@ namespace {
 constexpr double kMaxPatience = 1e9;  // seconds; clocks hold twice as many
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
 constexpr int kShortPatience = 10;  // the part of it that remains once the trainer has ended
-
-void Report(const std::string& line) { std::fputs(fmt::format("cairn: {}\n", line).c_str(), stderr); }
 
 std::string ContentName(std::string_view kind, std::string_view bytes) {
   return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
@@ -61,35 +61,8 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
   return request;
 }
 
-Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience& patience) {
-  if (const auto held = runs_.find(CanonicalPath(run_dir)); held != runs_.end()) {
-    if (held->second.lock.CheckPlace().ok()) return held->second.lock.CheckHeld();
-    runs_.erase(held);  // removed or moved away between two saves: the new directory is another run
-  }
-  const auto waiting = [](const Status& held, std::chrono::seconds more) {
-    Report(fmt::format("a save waits, for up to {} s more: {}", more.count(), held.message()));
-  };
-  CAIRN_ASSIGN_OR_RETURN(HeldRun ours, HoldRun(fs, run_dir, {patience, waiting}, Report));
-  CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
-  auto& run =
-      runs_.emplace(CanonicalPath(run_dir), Run{std::move(ours.lock), std::move(steps.newest), {}, {}})
-          .first->second;
-  if (auto limits = LimitsAt(fs, run_dir); limits.ok()) run.limits = *std::move(limits);
-  return OkStatus();
-}
-
-Result<HeldRuns::Run*> HeldRuns::At(const std::string& run_dir) {
-  const auto held = runs_.find(CanonicalPath(run_dir));
-  if (held == runs_.end()) return Aborted("{} leads to a different directory since the save began", run_dir);
-  return &held->second;
-}
-
-void HeldRuns::RemoveFailed() {
-  for (Committer& save : std::exchange(failed_, {})) save.Abandon();
-}
-
 StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
-                   const std::atomic<bool>& trainer_ended)
+                   const std::atomic<bool>& trainer_ended, std::shared_ptr<LocalLevel> level)
     : fs_(fs),
       runs_(runs),
       origins_(origins),
@@ -105,26 +78,94 @@ StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest
                    .once = true,
                    .start_patience = patience_,
                    .patience = patience_,
-                   .news = [this] { return News(); }}) {}
+                   .news = [this] { return News(); }}),
+      level_(std::move(level)) {
+  if (!level_) now_.directory = committer_.partial();
+}
 
 Status StepSave::Begin() {
   if (!leads()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(runs_.Hold(fs_, request_.run_dir, patience_));
+  return level_ ? OkStatus() : BeginInRun();
+}
+
+Status StepSave::BeginInRun() {
+  now_ = {.directory = committer_.partial()};
+  if (!leads()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(committer_.MakePartial());
   return rendezvous_.Begin();
 }
 
-// The values are small: handled after the copy, for which the training waits, they are still on disk before
-// the shard is.
-Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
-                            const std::function<Status(uint64_t end)>& wait_for) {
+// ---- On the nodes ----
+
+Status StepSave::SaveLocally(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
+                             const std::function<Status(uint64_t end)>& wait_for) {
+  PeerRanks ranks(level_->peers(), request_.nonce, level_->seconds());
+  identity_ = {level_->run(), request_.step};
+  LocalSave save(fs_, level_->place(), ranks, level_->peers(), identity_, request_.nonce);
+  now_ = {.directory = save.partial(), .local = true};
+  const auto write = [&]() -> Status {
+    CAIRN_RETURN_IF_ERROR(level_->CheckRoom(plan.memory.bytes().size()));
+    CAIRN_RETURN_IF_ERROR(save.MakePartial());
+    CAIRN_RETURN_IF_ERROR(WriteOwnShard(plan, options, wait_for));
+    return LeaveValues(plan, values);
+  };
+  const Status written = write();
+  LocalSave::Offers offers{.contents = {}, .sealer_reads = true, .files = {}};
+  for (const auto& [name, bytes] : now_.contents)
+    offers.contents[name] = {std::as_bytes(std::span(bytes)), ""};
+  if (plan.shard) offers.files[plan.shard->name()] = {plan.memory.bytes(), ""};
+  for (int further = 0; leads() && further < 2; ++further) {
+    const std::string name = ShardName(request_.world + further);
+    offers.files[name] = {{}, JoinPath(save.partial(), name)};
+  }
+  const auto seal = [&](std::vector<SavePart>& parts) -> Result<StepSeal> {
+    CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
+    CAIRN_ASSIGN_OR_RETURN(sealed_, Seal(plan, options, run->newest(), parts));
+    return sealed_;
+  };
+  const Result<SavePart> part = written.ok() ? Result<SavePart>(now_.part) : written;
+  CAIRN_RETURN_IF_ERROR(save.Commit(part, std::move(offers), seal));
+  local_step_ = save.step_dir();
+  if (!leads()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
+  run->Committed(commit_);
+  origins_.Saved(commit_, plan.names, options.when);
+  return OkStatus();
+}
+
+// The shards, and so the seal, are those of the local step.
+Status StepSave::CopyToRun(const SavePlan& plan, const SaveOptions& options) {
+  const Attempt local = std::exchange(now_, {});
+  CAIRN_RETURN_IF_ERROR(BeginInRun());
+  now_.part = local.part;
+  CAIRN_RETURN_IF_ERROR(EnterRoom(plan, options));
+  const auto copy = [&](const ShardReceipt& receipt) {
+    return CopyShard(fs_, local_step_, committer_.partial(), receipt, identity_);
+  };
+  if (now_.part.receipt) CAIRN_RETURN_IF_ERROR(copy(*now_.part.receipt));
+  const auto seal = [&](const std::vector<SavePart>&) -> Result<StepSeal> {
+    for (const ShardReceipt& receipt : local.value_receipts) {
+      CAIRN_RETURN_IF_ERROR(copy(receipt));
+      CAIRN_RETURN_IF_ERROR(job_->ReadBack(receipt, identity_));
+    }
+    return sealed_;
+  };
+  CAIRN_RETURN_IF_ERROR(job_->Commit(now_.part, identity_, seal));
+  local_step_.clear();
+  return OkStatus();
+}
+
+// ---- In the run ----
+
+Status StepSave::EnterRoom(const SavePlan& plan, const SaveOptions& options) {
   if (!leads()) CAIRN_RETURN_IF_ERROR(rendezvous_.Begin());
   entered_ = true;
   CAIRN_RETURN_IF_ERROR(rendezvous_.Check());
   JobSave::Options job{.scratch = IsTeamFileName, .retention = options.retention};
   if (leads()) {
     CAIRN_RETURN_IF_ERROR(CheckSpace(plan, options));
-    CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
+    CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
     job.lock = &run->lock;
   }
   job_.emplace(fs_, static_cast<SaveMessages&>(*this), request_.run_dir, request_.step, request_.nonce,
@@ -132,6 +173,14 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const Save
   (void)fs_.List(request_.run_dir);  // the run's owner may not have existed when this host last looked
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
+  return OkStatus();
+}
+
+// The values are small: handled after the copy, for which the training waits, they are still on disk before
+// the shard is.
+Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
+                            const std::function<Status(uint64_t end)>& wait_for) {
+  CAIRN_RETURN_IF_ERROR(EnterRoom(plan, options));
   std::future<Status> handling = std::async([&] {
     CAIRN_RETURN_IF_ERROR(wait_for(plan.memory.bytes().size()));
     return HandleValues(plan, values);
@@ -145,7 +194,7 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const Save
 // tensors of which it holds a part: not those of other pipeline stages. Besides a shard a rank, a step has
 // two of values, the index and the manifest.
 Status StepSave::CheckSpace(const SavePlan& plan, const SaveOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
   if (run->limits.empty()) return OkStatus();
   Room step{.files = static_cast<uint64_t>(request_.world) + 4};
   for (const StateTensor& tensor : plan.tensors) step.bytes += tensor.entry.bytes();
@@ -154,7 +203,7 @@ Status StepSave::CheckSpace(const SavePlan& plan, const SaveOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(run->limits, LimitsAt(fs_, request_.run_dir));
     return room;
   }
-  if (room.kind() == StatusKind::kNoSpace) Report("warning: " + room.message());
+  if (room.kind() == StatusKind::kNoSpace) ReportLine("warning: " + room.message());
   run->limits.clear();
   return OkStatus();
 }
@@ -165,18 +214,18 @@ Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
   plan.shard->Bind(identity_);
   const std::span<std::byte> image = plan.memory.bytes();
   if (options.compress) CAIRN_RETURN_IF_ERROR(wait_for(image.size()));
-  CAIRN_ASSIGN_OR_RETURN(part_.receipt, options.compress
-                                            ? WritePackedImage(fs_, committer_.partial(), *plan.shard, image)
-                                            : WriteShardImage(fs_, committer_.partial(), *plan.shard, image,
-                                                              {.wait_for = wait_for}));
+  CAIRN_ASSIGN_OR_RETURN(
+      now_.part.receipt,
+      options.compress ? WritePackedImage(fs_, now_.directory, *plan.shard, image)
+                       : WriteShardImage(fs_, now_.directory, *plan.shard, image, {.wait_for = wait_for}));
   return OkStatus();
 }
 
 Status StepSave::HandleValues(SavePlan& plan, const SaveValues& values) {
   if (!alone()) return LeaveValues(plan, values);
-  CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, plan.tensors));
-  for (const Packet& group : values.groups) CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, group));
-  CAIRN_RETURN_IF_ERROR(state_dict_.Close());
+  CAIRN_RETURN_IF_ERROR(now_.state_dict.Add(0, plan.tensors));
+  for (const Packet& group : values.groups) CAIRN_RETURN_IF_ERROR(now_.state_dict.Add(0, group));
+  CAIRN_RETURN_IF_ERROR(now_.state_dict.Close());
   return WriteContents(plan);
 }
 
@@ -184,6 +233,10 @@ Status StepSave::HandleValues(SavePlan& plan, const SaveValues& values) {
 // again.
 Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_view bytes) {
   const std::string name = ContentName(kind, bytes);
+  if (now_.local) {
+    now_.contents.emplace(name, bytes);
+    return name;
+  }
   const std::string path = JoinPath(committer_.partial(), name);
   if (fs_.Stat(path).ok()) return name;
   CAIRN_RETURN_IF_ERROR(WriteAndRename(fs_, fmt::format("{}.{:05}", path, request_.rank), path, bytes));
@@ -200,19 +253,20 @@ Status StepSave::LeaveValues(const SavePlan& plan, const SaveValues& values) {
   for (const auto& [group, digests] : values.copies.items()) {
     CAIRN_ASSIGN_OR_RETURN(left["copies"][group], LeaveContent("copies", digests.dump()));
   }
-  part_.note = left.dump();
+  for (const auto& [name, bytes] : now_.contents) left["bytes"][name] = bytes.size();
+  now_.part.note = left.dump();
   return OkStatus();
 }
 
 Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
-  HeldRuns::Run* run = nullptr;  // on rank 0
+  std::shared_ptr<HeldRuns::Run> run;  // on rank 0
   if (leads()) {
     CAIRN_ASSIGN_OR_RETURN(run, runs_.At(request_.run_dir));
   }
-  const auto seal = [&](std::vector<SavePart>& parts) { return Seal(plan, options, run->newest, parts); };
-  CAIRN_RETURN_IF_ERROR(job_->Commit(part_, identity_, seal));
-  if (run == nullptr) return OkStatus();
-  run->newest = commit_;
+  const auto seal = [&](std::vector<SavePart>& parts) { return Seal(plan, options, run->newest(), parts); };
+  CAIRN_RETURN_IF_ERROR(job_->Commit(now_.part, identity_, seal));
+  if (!run) return OkStatus();
+  run->Committed(commit_);
   origins_.Saved(commit_, plan.names, options.when);
   return OkStatus();
 }
@@ -230,8 +284,18 @@ Status StepSave::Tell(const Status& outcome) {
   return rendezvous_.AwaitPublished(twice, [this] { return IsCommitted(); });
 }
 
-Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
+// One that `rank` has left, as its note says.
+Result<std::string> StepSave::ReadContent(int rank, const nlohmann::json& left,
+                                          const std::string& name) const {
   if (!IsPlainFileName(name) || !IsTeamFileName(name)) return Corrupt("{}: not a file of a team", name);
+  if (now_.local) {
+    CAIRN_ASSIGN_OR_RETURN(const auto bytes, IntegerAt<uint64_t>(left.at("bytes"), name.c_str()));
+    if (bytes > kMaxTeamFileBytes) return Corrupt("{}: {} bytes", name, bytes);
+    std::string content(bytes, '\0');
+    CAIRN_RETURN_IF_ERROR(
+        ReadPeerFile(level_->peers(), rank, name, 0, std::as_writable_bytes(std::span(content))));
+    return content;
+  }
   return ReadSmallFile(fs_, JoinPath(committer_.partial(), name), kMaxTeamFileBytes);
 }
 
@@ -241,34 +305,34 @@ Status StepSave::MergeParts(const SavePlan& plan, const std::vector<SavePart>& p
   const std::string own_table = ContentName("table", plan.table);
   for (int rank = 0; rank < request_.world; ++rank) {
     const auto left = nlohmann::json::parse(parts[rank].note);
+    const auto read = [&](const std::string& name) { return ReadContent(rank, left, name); };
     const auto table = left.at("table").get<std::string>();
     if (table == own_table) {
-      if (seen.insert(table).second) CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, plan.tensors));
+      if (seen.insert(table).second) CAIRN_RETURN_IF_ERROR(now_.state_dict.Add(rank, plan.tensors));
     } else if (seen.insert(table).second) {
-      CAIRN_ASSIGN_OR_RETURN(const std::string rows, ReadTeamFile(table));
+      CAIRN_ASSIGN_OR_RETURN(const std::string rows, read(table));
       CAIRN_ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, DecodeTable(rows));
-      CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, tensors));
+      CAIRN_RETURN_IF_ERROR(now_.state_dict.Add(rank, tensors));
     }
     for (const auto& name : left.at("groups").get<std::vector<std::string>>()) {
       if (!seen.insert(name).second) continue;
-      CAIRN_ASSIGN_OR_RETURN(const std::string packed, ReadTeamFile(name));
+      CAIRN_ASSIGN_OR_RETURN(const std::string packed, read(name));
       CAIRN_ASSIGN_OR_RETURN(const Packet group, DecodePacket(packed));
-      CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, group));
+      CAIRN_RETURN_IF_ERROR(now_.state_dict.Add(rank, group));
     }
-    CAIRN_RETURN_IF_ERROR(
-        copies_.Add(rank, left.at("copies"), [this](const std::string& name) { return ReadTeamFile(name); }));
+    CAIRN_RETURN_IF_ERROR(now_.copies.Add(rank, left.at("copies"), read));
   }
-  return state_dict_.Close();
+  return now_.state_dict.Close();
 }
 
 StepInfo StepSave::InfoOf(const SaveOptions& options) const {
   StepInfo info{.identity = identity_,
                 .topology = {.dp = request_.world},
                 .model = options.model,
-                .state = state_dict_.ManifestState()};
+                .state = now_.state_dict.ManifestState()};
   info.state.update(options.state);
   info.state["iteration"] = request_.step;
-  for (const auto* differences : {&state_dict_.differences(), &copies_.differences()})
+  for (const auto* differences : {&now_.state_dict.differences(), &now_.copies.differences()})
     for (const std::string& difference : *differences) info.history.push_back(difference);
   return info;
 }
@@ -279,30 +343,31 @@ Status StepSave::WriteContents(SavePlan& plan) {
   const auto write = [&](ContentShard& shard, int writer,
                          std::span<const StateDict::Content> contents) -> Status {
     CAIRN_ASSIGN_OR_RETURN(auto receipt,
-                           shard.Write(fs_, committer_.partial(), ShardName(writer), identity_, contents));
+                           shard.Write(fs_, now_.directory, ShardName(writer), identity_, contents));
     if (!receipt) return OkStatus();
-    value_receipts_.push_back(*receipt);
-    return job_->ReadBack(*receipt, identity_);
+    now_.value_receipts.push_back(*receipt);
+    return now_.local ? OkStatus() : job_->ReadBack(*receipt, identity_);
   };
-  CAIRN_RETURN_IF_ERROR(write(plan.values, request_.world, state_dict_.values()));
-  return write(plan.small_tensors, request_.world + 1, state_dict_.small_tensors());
+  CAIRN_RETURN_IF_ERROR(write(plan.values, request_.world, now_.state_dict.values()));
+  return write(plan.small_tensors, request_.world + 1, now_.state_dict.small_tensors());
 }
 
 Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
                                 const std::optional<BranchedStep>& newest, std::vector<SavePart>& parts) {
-  runs_.RemoveFailed();  // every rank has arrived: none reads from it any more
-  if (!alone()) {
+  const auto lock = level_ ? std::unique_lock(level_->sealing) : std::unique_lock<std::mutex>();
+  if (!now_.local) runs_.RemoveFailed();  // every rank has arrived: none reads from it any more
+  if (!alone() || now_.local) {
     CAIRN_RETURN_IF_ERROR(MergeParts(plan, parts));
     CAIRN_RETURN_IF_ERROR(WriteContents(plan));
   }
   std::vector<ShardReceipt> receipts;
   for (SavePart& part : parts)
     if (part.receipt) receipts.push_back(*std::move(part.receipt));
-  std::ranges::move(value_receipts_, std::back_inserter(receipts));
+  std::ranges::copy(now_.value_receipts, std::back_inserter(receipts));
   StepInfo info = InfoOf(options);
   info.descent = NextDescent(request_.step, identity_.run, newest,
                              origins_.Of(identity_.run, request_.step, plan.names, options.when, newest));
-  Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), receipts, &plan.views);
+  Result<StepSeal> seal = MakeSeal(info, now_.state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
   commit_ = BranchedStep{request_.step, identity_.run, info.descent};
   return seal;
@@ -311,7 +376,7 @@ Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
 std::vector<std::string> StepSave::RetireSteps() const {
   std::vector<std::string> left;
   if (!leads()) return left;
-  const Result<HeldRuns::Run*> run = runs_.At(request_.run_dir);
+  const auto run = runs_.At(request_.run_dir);
   if (!run.ok()) return {std::string(run.status().message())};
   job_->Retire(identity_, [&](const Status& why) {
     if ((*run)->left.emplace(why.message()).second) left.emplace_back(why.message());
@@ -322,11 +387,12 @@ std::vector<std::string> StepSave::RetireSteps() const {
 // The step under the final name is this save's if it lists this rank's shard, byte for byte. A failed save
 // keeps its room; a step of this number may be an older one.
 bool StepSave::IsCommitted() const {
-  if (IsListed(fs_, committer_.partial()) || !IsListed(fs_, JoinPath(step_dir(), kManifestName)))
+  if (IsListed(fs_, committer_.partial()) || !IsListed(fs_, JoinPath(committer_.step_dir(), kManifestName)))
     return false;
-  const Result<Manifest> manifest = ReadManifest(fs_, step_dir());
+  const Result<Manifest> manifest = ReadManifest(fs_, committer_.step_dir());
   if (!manifest.ok()) return false;
-  return !part_.receipt || std::ranges::find(manifest->files, part_.receipt->file) != manifest->files.end();
+  return !now_.part.receipt ||
+         std::ranges::find(manifest->files, now_.part.receipt->file) != manifest->files.end();
 }
 
 TeamNews StepSave::News() const {
@@ -342,7 +408,18 @@ void StepSave::Hear(const nlohmann::json& news) {
   if (!failed.empty()) news_.failed = Aborted("{}", failed);
 }
 
+// Before SaveLocally: the other ranks wait for this one's part.
+void StepSave::AbandonLocally(const Status& why) {
+  PeerRanks ranks(level_->peers(), request_.nonce, level_->seconds());
+  LocalSave save(fs_, level_->place(), ranks, level_->peers(), {level_->run(), request_.step},
+                 request_.nonce);
+  (void)save.Commit(why, {.contents = {}, .sealer_reads = true, .files = {}},
+                    [&](const auto&) -> Result<StepSeal> { return why; });
+}
+
 void StepSave::Abandon(const Status& why) {
+  if (level_ && now_.directory.empty()) return AbandonLocally(why);
+  if (now_.local) return;  // all ranks know
   if (!leads() && !entered_ && !rendezvous_.Begin().ok()) return;
   rendezvous_.Fail(Aborted("{}", why.message()));  // the others: SaveFailed
   if (!leads() || !fs_.Stat(committer_.partial()).ok()) return;

@@ -6,6 +6,10 @@
 // values that are in no shard into two further shards, and publishes. A single rank exchanges no files: it
 // writes those two shards in addition to the first one. If a rank fails, or its trainer ends before its state
 // was copied, the save ends for all, naming that rank; a silent rank ends it at the deadline.
+//
+// With a local level (local_level.h) the ranks first save on their nodes, and exchange everything over TCP.
+// The step is then copied to the run, if it is to go there, while the next one is saved. If it cannot be
+// saved on the nodes, it goes to the run as without them.
 #pragma once
 
 #include <atomic>
@@ -19,12 +23,12 @@
 #include <utility>
 #include <vector>
 
-#include "ckpt/io/directory_room.h"
 #include "ckpt/job/job_save.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/rendezvous.h"
-#include "ckpt/run/run_dir.h"
 #include "tools/serve/copies.h"
+#include "tools/serve/held_runs.h"
+#include "tools/serve/local_level.h"
 #include "tools/serve/origins.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
@@ -42,31 +46,6 @@ struct SaveRequest {
 
   // {"run", "step", "nonce", "rank", "world", "deadline"?}. Errors: Corrupt.
   static Result<SaveRequest> Parse(const nlohmann::json& said);
-};
-
-// The runs that this process holds for writing; only on rank 0.
-class HeldRuns {
- public:
-  struct Run {
-    RunLock lock;
-    std::optional<BranchedStep> newest;  // the step that was committed last; nullopt before the first
-    std::vector<RoomLimit> limits;       // before the first save; empty once it was compared with them
-    std::set<std::string> left;          // sentences about steps that were not deleted, each reported once
-  };
-  // Makes the directory, waits for the lock (a helper of the training before may still finish its save) and
-  // says so on stderr, removes leftovers of killed saves, and owns the run. Errors: AlreadyExists if another
-  // process holds the run after `patience`, or took its lock as well (RunLock::CheckHeld).
-  Status Hold(FileSystem& fs, const std::string& run_dir, const Patience& patience);
-  // Keeps the directory of a failed save, where the other ranks read the reason: until all of them have
-  // finished the next save, or the next start.
-  void KeepFailed(Committer save) { failed_.push_back(std::move(save)); }
-  void RemoveFailed();
-  // Errors: Aborted if the path now leads to a directory that is not held.
-  Result<Run*> At(const std::string& run_dir);
-
- private:
-  std::map<std::string, Run> runs_;  // by the path without links: a process waits for its own locks, too
-  std::vector<Committer> failed_;
 };
 
 struct SaveOptions {
@@ -88,11 +67,19 @@ class StepSave : private SaveMessages {
  public:
   // After `trainer_ended` the save continues, but its patience with silent ranks is short: the restarted
   // training waits for the run.
+  // `level`: where the step is saved first; null: only in the run.
   StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
-           const std::atomic<bool>& trainer_ended);
+           const std::atomic<bool>& trainer_ended, std::shared_ptr<LocalLevel> level = nullptr);
 
-  // Rank 0 holds the run and opens the room. Other ranks do nothing.
+  // Rank 0 holds the run, and opens the room if the step is saved only there. Other ranks do nothing.
   Status Begin();
+  // With a level: saves the step on the nodes; as WriteShard and Finish. Returns when it is committed there.
+  Status SaveLocally(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
+                     const std::function<Status(uint64_t end)>& wait_for);
+  // After SaveLocally: copies the step to the run. Returns when it is committed.
+  Status CopyToRun(const SavePlan& plan, const SaveOptions& options);
+  // After SaveLocally failed on all ranks: rank 0 opens the room, and the step is saved as without a level.
+  Status BeginInRun();
   // Writes the shard from the plan's memory; `wait_for` (ImageWriteOptions) waits until a part is filled. The
   // memory may change when this returns.
   Status WriteShard(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
@@ -109,7 +96,10 @@ class StepSave : private SaveMessages {
   // thread may call it.
   void Hear(const nlohmann::json& news);
 
-  const std::string& step_dir() const { return committer_.step_dir(); }
+  int64_t step() const { return request_.step; }
+  const std::string& nonce() const { return request_.nonce; }
+  // Where the step was committed last.
+  const std::string& step_dir() const { return local_step_.empty() ? committer_.step_dir() : local_step_; }
 
  private:
   bool leads() const override { return rendezvous_.team().leads(); }
@@ -117,6 +107,8 @@ class StepSave : private SaveMessages {
   Result<std::vector<std::string>> Gather(const Result<std::string>& blob) override;
   Status Tell(const Status& outcome) override;
 
+  Status EnterRoom(const SavePlan& plan, const SaveOptions& options);
+  void AbandonLocally(const Status& why);
   Status CheckSpace(const SavePlan& plan, const SaveOptions& options);
   Status WriteOwnShard(SavePlan& plan, const SaveOptions& options,
                        const std::function<Status(uint64_t end)>& wait_for);
@@ -130,7 +122,17 @@ class StepSave : private SaveMessages {
   StepInfo InfoOf(const SaveOptions& options) const;
   bool IsCommitted() const;
   TeamNews News() const;
-  Result<std::string> ReadTeamFile(const std::string& name) const;
+  Result<std::string> ReadContent(int rank, const nlohmann::json& left, const std::string& name) const;
+  // What this attempt has gathered.
+  struct Attempt {
+    std::string directory;                        // that the shards are written into
+    bool local = false;                           // on the nodes
+    std::map<std::string, std::string> contents;  // of a local one: by name, in place of files of the team
+    SavePart part;         // its note is a packet that names the contents that this rank wrote
+    StateDict state_dict;  // of all ranks; these on rank 0
+    Copies copies;         // likewise
+    std::vector<ShardReceipt> value_receipts;  // of the two shards of values
+  };
 
   FileSystem& fs_;
   HeldRuns& runs_;
@@ -141,15 +143,14 @@ class StepSave : private SaveMessages {
   TeamNews news_;
   Committer committer_;  // of all ranks; only rank 0 commits
   const Rendezvous rendezvous_;
+  const std::shared_ptr<LocalLevel> level_;
   bool entered_ = false;  // the rendezvous; its directory may be gone since
   StepIdentity identity_;
-  std::optional<JobSave> job_;  // since WriteShard
-  SavePart part_;               // its note is a packet that names the contents that this rank wrote
-  // Rank 0:
-  BranchedStep commit_;                       // since Seal
-  StateDict state_dict_;                      // of all ranks
-  Copies copies_;                             // of all ranks
-  std::vector<ShardReceipt> value_receipts_;  // of the two shards of values
+  std::optional<JobSave> job_;  // since EnterRoom
+  Attempt now_;
+  std::string local_step_;  // since SaveLocally, until the run has the step
+  StepSeal sealed_;         // of the local step, on rank 0
+  BranchedStep commit_;     // since Seal, on rank 0
 };
 
 }  // namespace cairn

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from cairn._helper import absolute
 from cairn.torch import _collector
 from cairn.torch._loaded import Loaded
+from cairn.torch._local import resume
 from cairn.torch._optimizers import Optimizers
 from cairn.torch._options import OnError, Options
 from cairn.torch._ownership import Experts, Replicas
@@ -37,6 +38,10 @@ def async_save(
     keep_last: int = 0,
     on_error: OnError = "raise",
     require_space: bool = False,
+    local: Optional[Path] = None,
+    every: int = 1,
+    redundancy: str = "",
+    keep_local: int = 2,
 ) -> SaveHandle:
     """Begins to save step `step` in the run directory `dir`.
 
@@ -53,7 +58,8 @@ def async_save(
     Raises TypeError or ValueError naming a value that cannot be saved; the save then fails on all ranks. A
     later failure is logged, and is the handle's exception.
     """
-    options = Options(compress, model, state, deadline, keep_last, on_error, require_space)
+    level = local, every, redundancy, keep_local
+    options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *level)
     planner = CairnPlanner(replicas, experts)
     return _begin(state_dict, dir, step, options, planner, optimizer, log=True)
 
@@ -103,6 +109,10 @@ def save(
     keep_last: int = 0,
     on_error: OnError = "raise",
     require_space: bool = False,
+    local: Optional[Path] = None,
+    every: int = 1,
+    redundancy: str = "",
+    keep_local: int = 2,
 ) -> Saved:
     """Saves step `step` in the run directory `dir`. Returns when the step is committed.
 
@@ -110,7 +120,8 @@ def save(
     Raises SaveFailed if a rank died, failed or was late (the message names it; earlier steps are kept),
     OSError if the disk is full, HelperDied.
     """
-    options = Options(compress, model, state, deadline, keep_last, on_error, require_space)
+    level = local, every, redundancy, keep_local
+    options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *level)
     planner = CairnPlanner(replicas, experts)
     return _begin(state_dict, dir, step, options, planner, (), log=False).result()
 
@@ -124,6 +135,10 @@ def load(
     strict: Literal[False],
     cast: bool = ...,
     experts: Optional[Experts] = ...,
+    local: Optional[Path] = ...,
+    redundancy: str = ...,
+    keep_local: int = ...,
+    deadline: float = ...,
 ) -> Loaded: ...
 @overload
 def load(
@@ -134,6 +149,10 @@ def load(
     strict: bool = ...,
     cast: bool = ...,
     experts: Optional[Experts] = ...,
+    local: Optional[Path] = ...,
+    redundancy: str = ...,
+    keep_local: int = ...,
+    deadline: float = ...,
 ) -> int: ...
 def load(
     state_dict: dict,
@@ -143,6 +162,10 @@ def load(
     strict: bool = True,
     cast: bool = False,
     experts: Optional[Experts] = None,
+    local: Optional[Path] = None,
+    redundancy: str = "",
+    keep_local: int = 2,
+    deadline: float = 600.0,
 ) -> int:
     """Fills `state_dict` in place from a checkpoint, saved on any ranks and meshes, and returns its step.
 
@@ -153,18 +176,28 @@ def load(
     If strict is False, values of other names stay as they are. They are logged, and the result is a Loaded.
     cast: convert tensors of another type than the saved one. Shapes must always match.
     experts: as for CairnPlanner; the mesh may have another size than that of the save.
+    local: load the newest step that is whole for all ranks, on the nodes or in the run `path`, and rebuild
+    what a lost node had. Every rank of the job calls it, with the same local, redundancy and keep_local as of
+    `save`. deadline: as of `save`.
     Raises LoadMismatch that names every mismatch, PickleRefused, FileNotFoundError, CorruptError. Tensors are
     as before after the first two and undefined after an error of reading.
     """
-    loaded = fill(state_dict, path, allow_pickle, CairnLoadPlanner(strict, cast, experts))
+    fill_from = lambda place, peers: fill(
+        state_dict, place, allow_pickle, CairnLoadPlanner(strict, cast, experts), peers
+    )
+    options = Options(deadline=deadline, local=local, redundancy=redundancy, keep_local=keep_local)
+    level = options.level
+    loaded = fill_from(path, {}) if level is None else resume(path, level, options.seconds, fill_from)
     return int(loaded) if strict else loaded
 
 
-def fill(state_dict: dict, path: Path, allow_pickle: bool, planner: CairnLoadPlanner) -> Loaded:
-    """Does the work of load."""
+def fill(
+    state_dict: dict, path: Path, allow_pickle: bool, planner: CairnLoadPlanner, peers: Optional[dict] = None
+) -> Loaded:
+    """Does the work of load. peers: see Opened, of a local step."""
     states = {key: _state_of(value) for key, value in state_dict.items()}
     # As dcp.load does, without its collectives.
-    with _collector.paused(), CairnReader(path, allow_pickle) as reader:
+    with _collector.paused(), CairnReader(path, allow_pickle, peers) as reader:
         planner.set_up_planner(states, is_coordinator=True)
         whole = reader.whole(planner.state_dict)
         planner.leave_out(whole, reader.metadata(whole))

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import datetime
 import hashlib
+import json
 import queue
 import re
 import secrets
@@ -58,6 +59,11 @@ class Session:
             self._saves[step] += 1
             return hashlib.blake2b(f"{word} {step} {self._saves[step]}".encode(), digest_size=8).hexdigest()
 
+    def word(self, deadline: float) -> str:
+        """Hex digits of this session, the same on all ranks. Raises TimeoutError if rank 0's are missing."""
+        with self._lock:
+            return self._session_word(deadline)
+
     def _session_word(self, deadline: float) -> str:
         store = _private.default_store() if rank_and_world()[1] > 1 else None
         if self._word is None or store is not self._store:
@@ -83,15 +89,39 @@ def agree(key: str, word: str, deadline: float) -> str:
     return _agree(_private.default_store(), key, word, deadline, late)
 
 
-def _agree(store: Any, key: str, word: str, deadline: float, late: str) -> str:
-    if rank_and_world()[0] == 0:
-        store.set(key, word)
-        return word
+def places(place: str, deadline: float) -> dict:
+    """Tells all ranks where each one's helper is: {"places", "names", "secret"}. Every rank calls it.
+
+    Raises TimeoutError naming a rank that is late.
+    """
+    rank, world = rank_and_world()
+    store, key = _private.default_store(), f"cairn.torch/places/{session.word(deadline)}"
+    store.set(f"{key}/{rank}", json.dumps([place, rank_name(rank)]))
+    found: dict = {}
+    if rank == 0:
+        every = []
+        for other in range(world):
+            late = f"{rank_name(other, '?')} has not begun to save within {deadline:g} s; all ranks must save"
+            every.append(json.loads(_wait(store, f"{key}/{other}", deadline, late)))
+        found = {"places": [each[0] for each in every], "names": [each[1] for each in every]}
+        found["secret"] = secrets.token_hex(16)
+    late = f"rank 0 did not publish the ranks' places within {deadline:g} s"
+    return json.loads(_agree(store, key, json.dumps(found), deadline, late))
+
+
+def _wait(store: Any, key: str, deadline: float, late: str) -> str:
     try:
         store.wait([key], datetime.timedelta(seconds=deadline))
     except RuntimeError as error:
         raise TimeoutError(late) from error
     return store.get(key).decode()
+
+
+def _agree(store: Any, key: str, word: str, deadline: float, late: str) -> str:
+    if rank_and_world()[0] == 0:
+        store.set(key, word)
+        return word
+    return _wait(store, key, deadline, late)
 
 
 class News:

@@ -6,7 +6,11 @@ import dataclasses
 import json
 import math
 import operator
-from typing import Any, Literal, Optional, get_args
+import os
+from typing import Any, Literal, Optional, Union, get_args
+
+from cairn._helper import absolute
+from cairn.torch._local import Local
 
 _MAX_SECONDS = 10**8  # three years; more overflows clocks
 _MAX_INT = 2**63 - 1
@@ -26,6 +30,13 @@ class Options:
     was read back; at least two are kept (docs/deletion.md). 0 keeps all.
     require_space: the first save into a run fails, before its tensors are written, if the directory has no
     room (bytes, files, quota) for a step and one that is kept beside it; otherwise this is a warning.
+    local: keep the newest steps on the nodes, too: a directory there, such as /dev/shm/cairn (memory) or one
+    of a local disk; "{rank}" in it is replaced by the rank. Every save goes there first.
+    every: with local, every one of this many saves goes to the run as well; so does the first one after a
+    resume from a step that the run does not have.
+    redundancy: with local, the loss of nodes that parity covers: "xor:K" (of each K ranks, one may lose its
+    files) or "rs:K,M" (M of K).
+    keep_local: with local, how many steps stay on the nodes.
     on_error: "raise", or "warn": a save that fails (disk full, directory missing, a rank died) is logged and
     reported in Saved.error. Values that cannot be saved still raise.
     """
@@ -37,6 +48,10 @@ class Options:
     keep_last: int = 0
     on_error: OnError = "raise"
     require_space: bool = False
+    local: Union[str, os.PathLike, None] = None
+    every: int = 1
+    redundancy: str = ""
+    keep_local: int = 2
 
     def __post_init__(self) -> None:
         """Validates, because the helper would notice late or not at all."""
@@ -48,6 +63,13 @@ class Options:
             raise ValueError(f"on_error={self.on_error!r}: one of {', '.join(get_args(OnError))}")
         if not self.deadline > 0:
             raise ValueError(f"deadline={self.deadline}: seconds, more than 0")
+        for name in ("every", "keep_local"):
+            if not whole(name, getattr(self, name), "a number, at least 1"):
+                raise ValueError(f"{name}=0: a number, at least 1")
+        if self.local is None and (self.every != 1 or self.redundancy):
+            raise ValueError("every and redundancy are of local steps; give local=DIR, too")
+        if self.local is not None and self.compress:
+            raise ValueError("compress=True: local steps are not compressed; leave one of them out")
         for name in ("model", "state"):
             if (facts := getattr(self, name)) is not None:
                 _check_json(name, facts)
@@ -56,6 +78,13 @@ class Options:
     def seconds(self) -> int:
         """The deadline in whole seconds that clocks can hold."""
         return math.ceil(min(self.deadline, _MAX_SECONDS))
+
+    @property
+    def level(self) -> Optional[Local]:
+        """Where steps are kept on the nodes."""
+        if self.local is None:
+            return None
+        return Local(absolute(self.local), self.redundancy, operator.index(self.keep_local))
 
     def for_helper(self, mesh: str) -> dict:
         return {

@@ -141,8 +141,11 @@ class CairnReader(StorageReader):
     allow_pickle: also load values that were saved as pickles; only from a source that you trust.
     """
 
-    def __init__(self, path: Union[str, os.PathLike], allow_pickle: bool = False):
+    def __init__(
+        self, path: Union[str, os.PathLike], allow_pickle: bool = False, _peers: Optional[dict] = None
+    ):
         self._allow_pickle = allow_pickle
+        self._peers = _peers or None
         self._opened: Optional[TorchOpened] = None
         self.reset(path)
 
@@ -154,7 +157,7 @@ class CairnReader(StorageReader):
         """checkpoint_id: another path."""
         if checkpoint_id is not None:
             self.close()
-            self._opened = TorchOpened(checkpoint_id)
+            self._opened = TorchOpened(checkpoint_id, local=self._peers)
 
     def close(self) -> None:
         if self._opened is not None:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from cairn import _origins
 from cairn._errors import CorruptError, HelperDied, SaveFailed, rank_name
 from cairn._helper import Helper, absolute, helper
-from cairn.torch import _collector, _job, _optimizers
+from cairn.torch import _collector, _job, _local, _optimizers
 from cairn.torch._device import Copying
 from cairn.torch._layout import Layout
 from cairn.torch._options import Options, whole
@@ -205,8 +205,12 @@ class Save:
         self._step = step
         self._nonce = _job.session.nonce(step, options.seconds)
         self._rank, world = _job.rank_and_world()
+        level = options.level
+        local = level is not None and _local.opened(self._helper, run, level, options.seconds)
         self._begun = self._helper.request(
             "begin",
+            local=local,
+            durable=not local or _local.is_due(self._helper, run, options.every),
             nonce=self._nonce,
             deadline=options.seconds,
             run=run,

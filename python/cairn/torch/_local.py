@@ -1,0 +1,142 @@
+"""The local level of a run: steps on the nodes, in memory or on disk, with parity between them."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import secrets
+import weakref
+from typing import Callable, NamedTuple, TypeVar, Union
+
+from cairn._errors import CorruptError
+from cairn._helper import Helper, absolute, helper
+from cairn.torch import _job
+
+logger = logging.getLogger("cairn.torch")
+T = TypeVar("T")
+
+
+class Local(NamedTuple):
+    """Where the steps of a run are kept on each node.
+
+    directory: on every node, such as /dev/shm/cairn; "{rank}" in it is replaced by the rank. redundancy: ""
+    (none), "xor:K" (of each K ranks, one may lose its files) or "rs:K,M" (M of K). keep: steps that stay.
+    """
+
+    directory: str
+    redundancy: str = ""
+    keep: int = 2
+
+
+class _Levels:
+    """The levels that one helper has opened."""
+
+    def __init__(self) -> None:
+        self.joined = False
+        self.opened: dict[tuple[str, Local], bool] = {}
+        self.saves: collections.Counter[str] = collections.Counter()  # since the last to the run
+        self.overdue: set[str] = set()  # runs without the step that was resumed from
+
+
+_levels: weakref.WeakKeyDictionary[Helper, _Levels] = weakref.WeakKeyDictionary()
+
+
+def _of(current: Helper) -> _Levels:
+    return _levels.setdefault(current, _Levels())
+
+
+def _join(current: Helper, seconds: int) -> None:
+    """Makes the helpers of all ranks known to each other."""
+    rank, world = _job.rank_and_world()
+    place = current.ask("listen").fields["place"]
+    job = _job.places(place, seconds) if world > 1 else {"places": [place], "names": ["rank 0"], "secret": ""}
+    job["secret"] = job["secret"] or secrets.token_hex(16)
+    current.ask("join", rank=rank, deadline=10 * seconds, **job)
+
+
+def opened(current: Helper, run: str, local: Local, seconds: int) -> bool:
+    """Whether the level can be used: the same on all ranks, each of which calls this.
+
+    If not, that was logged once: all saves go to the run. Raises ValueError for a redundancy that the job
+    cannot have, TimeoutError if a rank does not come.
+    """
+    levels = _of(current)
+    if not levels.joined:
+        _join(current, seconds)
+        levels.joined = True
+    key = run, local
+    if key not in levels.opened:
+        levels.opened = {other: state for other, state in levels.opened.items() if other[0] != run}
+        try:
+            covers = current.ask(
+                "local",
+                run=run,
+                local=local.directory,
+                redundancy=local.redundancy,
+                keep_local=local.keep,
+                nonce=_job.session.word(seconds)[:8],
+                deadline=seconds,
+            ).fields["covers"]
+            levels.opened[key] = True
+            logger.info("local steps in %s; %s", local.directory, covers or "without parity")
+        except FileExistsError:  # another process writes into the run
+            raise
+        except (OSError, CorruptError) as error:
+            levels.opened[key] = False
+            if _job.rank_and_world()[0] == 0:
+                logger.warning("no local steps: %s; all saves go to %s", error, run)
+    return levels.opened[key]
+
+
+def is_due(current: Helper, run: str, every: int) -> bool:
+    """Whether this save goes to the run, as each `every`th does. Call once for each save.
+
+    The first one after a resume does, if the run does not have the step that was resumed from.
+    """
+    levels = _of(current)
+    levels.saves[run] += 1
+    due = run in levels.overdue or levels.saves[run] >= every
+    if due:
+        levels.saves[run] = 0
+        levels.overdue.discard(run)
+    return due
+
+
+def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Callable[[str, dict], T]) -> T:
+    """Calls `load(step, peers)` with one step after the other until one is loaded on all ranks.
+
+    peers: for Opened. Raises FileNotFoundError if there is no step yet, CorruptError if none can be loaded,
+    and errors of `load` that are no damage.
+    """
+    current, run = helper(), absolute(path)
+    if not opened(current, run, local, seconds):
+        return load(run, {})
+    reply = current.ask("resume", run=run).fields
+    while "load" in reply:
+        step = reply.pop("load")
+        failure: dict = {}
+        error = None
+        try:
+            loaded = load(step, reply if reply["elsewhere"] else {})
+        except BaseException as caught:
+            error = caught
+            failure = {"kind": _kind(caught), "error": f"{step}: {caught}"}
+        try:
+            reply = current.ask("resume", run=run, outcome=failure).fields
+        except Exception as ended:
+            raise error or ended from None
+    if not reply["resumed"]:
+        raise FileNotFoundError(f"{run}: no committed step")
+    if not reply["in_run"]:
+        _of(current).overdue.add(run)
+    return loaded
+
+
+def _kind(error: BaseException) -> str:
+    """The helper's name of the error: damage leads to the next step."""
+    if isinstance(error, FileNotFoundError):
+        return "not_found"
+    if isinstance(error, CorruptError):
+        return "corrupt"
+    return "io_error" if isinstance(error, OSError) else "invalid_argument"

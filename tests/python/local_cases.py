@@ -1,0 +1,157 @@
+"""What the ranks of test_torch_local.py's jobs run: CASE(rank, world, directory, ...). Every job is gloo on the CPU.
+
+Each rank's directory is that of a node of its own: DIRECTORY/NAME/node-RANK.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE)]
+
+import cairn.torch  # noqa: E402
+import ranks  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict  # noqa: E402
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+
+WIDTH = 40
+
+
+def join(rank, world, directory, job):
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group("gloo", init_method=f"file://{directory}/store-{job}", rank=rank, world_size=world)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(WIDTH, 7)  # rows that no number of ranks divides
+        self.down = torch.nn.Linear(7, WIDTH)
+        self.thin = torch.nn.Linear(WIDTH, 2)  # some ranks hold nothing of it
+        self.thin.bias.requires_grad_(False)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.thin(x + self.scale * self.down(torch.relu(self.up(x))))
+
+
+class Training:
+    """A model and AdamW, in one of these ways: "ddp", "fsdp", "hsdp" (2 replicas), "one" (a rank without a job)."""
+
+    def __init__(self, how, world):
+        torch.manual_seed(0)
+        self.model = Model()
+        if how in ("fsdp", "hsdp"):
+            mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard")) if how == "hsdp" else None
+            fully_shard(self.model, mesh=mesh)
+        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=0.1)
+        self.extra = {"step": 0, "history": []}
+
+    def iterate(self):
+        self.extra["step"] += 1
+        torch.manual_seed(self.extra["step"])
+        loss = self.model(torch.randn(5, WIDTH)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.extra["history"].append(float(loss.detach()))
+
+    def state(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optim": optimizer, "extra": self.extra}
+
+    def load(self, path, **local):
+        self.iterate()  # the optimizer has states to fill
+        state = self.state()
+        step = cairn.torch.load(state, path, **local)
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+        self.extra = state["extra"]
+        return step
+
+    def digests(self):
+        return ranks.digests(flatten_state_dict(self.state())[0])
+
+
+def local_of(directory, name, redundancy):
+    return {"local": f"{directory}/{name}/node-{{rank}}", "redundancy": redundancy}
+
+
+def train(rank, world, directory, job, name, how, redundancy, resumes, until, killed_at=None):
+    """Resumes at step `resumes` (None: there is none), with the very bits of that step; trains and saves each step up to `until`.
+
+    Every third save goes to the run. killed_at: all ranks die while that step is saved.
+    """
+    join(rank, world, directory, f"train-{job}")
+    training, run, local = Training(how, world), f"{directory}/{name}/run", local_of(directory, name, redundancy)
+    known = pathlib.Path(f"{directory}/{name}/digests.json")
+    if resumes is None:
+        ranks.refused(FileNotFoundError, "no committed step", training.load, run, **local)
+        training = Training(how, world)
+    else:
+        found = training.load(run, **local)
+        assert found == resumes, (found, resumes)
+        digests = training.digests()
+        assert digests == json.loads(known.read_text())[str(resumes)], resumes
+    while training.extra["step"] < until:
+        training.iterate()
+        step = training.extra["step"]
+        digests = training.digests()
+        if rank == 0:
+            old = json.loads(known.read_text()) if known.exists() else {}
+            known.write_text(json.dumps({**old, str(step): digests}))
+        saving = cairn.torch.async_save(training.state(), run, step, every=3, **local)
+        if step == killed_at:
+            saving.staged.result()
+            os.kill(os.getpid(), signal.SIGKILL)
+        saving.result()
+
+
+def refused(rank, world, directory):
+    """What the ranks cannot have is refused on each of them, by name."""
+    join(rank, world, directory, "refused")
+    training, run = Training("ddp", world), f"{directory}/refused/run"
+    save = lambda **named: cairn.torch.save(training.state(), run, 1, **named)
+    local = {"local": f"{directory}/refused/node-{{rank}}"}
+    for words, named in {
+        "rs:5,9": {**local, "redundancy": "rs:5,9"},
+        "more than 2 ranks": {**local, "redundancy": "rs:4,2"},
+        "give local=DIR": {"every": 3},
+        "at least 1": {**local, "every": 0},
+        "not compressed": {**local, "compress": True},
+    }.items():
+        ranks.refused(ValueError, words, save, **named)
+    assert not os.path.exists(f"{run}/step-00000001")
+
+
+def unusable(rank, world, directory):
+    """The node's directory is a file on rank 1: all saves go to the run."""
+    join(rank, world, directory, "unusable")
+    training, run = Training("fsdp", world), f"{directory}/unusable/run"
+    os.makedirs(f"{directory}/unusable", exist_ok=True)
+    if rank == 1:
+        pathlib.Path(f"{directory}/unusable/node-1").write_text("")
+    dist.barrier()
+    for step in (1, 2):
+        training.iterate()
+        saved = cairn.torch.save(training.state(), run, step, every=3, **local_of(directory, "unusable", "xor:2"))
+        assert saved.step_dir == f"{run}/step-0000000{step}", saved
+    assert Training("fsdp", world).load(run, **local_of(directory, "unusable", "xor:2")) == 2
+
+
+def rank_dies(rank, world, directory):
+    """Rank 1 dies before it saves: the save fails on the others, which name it. Those before are kept."""
+    join(rank, world, directory, "rank_dies")
+    training, run, local = Training("ddp", world), f"{directory}/rank_dies/run", local_of(directory, "rank_dies", "xor:3")
+    training.iterate()
+    cairn.torch.save(training.state(), run, 1, every=9, **local)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ranks.refused(cairn.torch.SaveFailed, "rank 1", cairn.torch.save, training.state(), run, 2, every=9, deadline=20, **local)

@@ -1,0 +1,96 @@
+"""The local level of `cairn.torch`: steps on the nodes, which survive the loss of nodes, ranks and bits."""
+
+import glob
+import os
+import shutil
+import time
+import unittest
+
+import ranks
+
+
+class LocalTest(ranks.RanksCase):
+    """Jobs of several processes: what each rank does is in local_cases.py."""
+
+    cases = "local_cases"
+    jobs = 0
+
+    def train(self, world, *arguments, killed=()):
+        name = arguments[0]
+        os.makedirs(f"{self.directory}/{name}", exist_ok=True)
+        LocalTest.jobs += 1
+        self.run_ranks("train", world, killed=killed, arguments=(LocalTest.jobs, *arguments))
+
+    def node(self, name, rank):
+        return f"{self.directory}/{name}/node-{rank}"
+
+    def local_files(self, name, rank, pattern):
+        found = sorted(glob.glob(f"{self.node(name, rank)}/*/step-*/{pattern}"))
+        self.assertTrue(found, (name, rank, pattern))
+        return found
+
+    def await_names(self, name, rank, names):
+        """Until the helpers have ended: the rank's directory holds only these."""
+        until = time.monotonic() + 60
+        while sorted(os.path.basename(path) for path in glob.glob(f"{self.node(name, rank)}/*/*")) != names:
+            self.assertLess(time.monotonic(), until, os.listdir(self.node(name, rank)))
+            time.sleep(0.1)
+
+    def test_a_resume_has_the_very_bits_whatever_is_lost(self):
+        name, how, xor = "fsdp", "fsdp", "xor:4"
+        self.train(4, name, how, xor, None, 4)
+        with self.subTest("nothing"):
+            self.train(4, name, how, xor, 4, 5)
+        with self.subTest("a node"):
+            shutil.rmtree(self.node(name, 2))
+            self.train(4, name, how, xor, 5, 7)
+        with self.subTest("a bit in a shard and one in another's parity"):
+            for file in self.local_files(name, 1, "shard-00001.h5"):
+                ranks.flip(file, os.path.getsize(file) - 5000)
+            for file in self.local_files(name, 0, "shard-00000.parity"):
+                ranks.flip(file, os.path.getsize(file) - 100)
+            self.train(4, name, how, xor, 7, 7)
+        with self.subTest("manifests, the index, and values of all but one node"):
+            for rank in (0, 1, 3):
+                for file in self.local_files(name, rank, "manifest.json"):
+                    os.truncate(file, 100)
+                for pattern in ("index.h5", "shard-00004.h5"):
+                    for file in self.local_files(name, rank, pattern):
+                        os.remove(file)
+            self.train(4, name, how, xor, 7, 8)
+        with self.subTest("a rank"):
+            self.train(3, name, how, "xor:3", 8, 10)
+        with self.subTest("two nodes, so only the run has a step"):
+            for rank in (0, 1):
+                shutil.rmtree(self.node(name, rank))
+            self.train(3, name, how, "xor:3", 8, 11)
+        with self.subTest("the run's steps"):
+            for step in glob.glob(f"{self.directory}/{name}/run/step-*"):
+                shutil.rmtree(step)
+            self.train(2, name, how, "xor:2", 11, 12)
+
+    def test_trainers_die_while_they_save(self):
+        """Their helpers finish what was copied."""
+        self.train(4, "killed", "hsdp", "rs:4,2", None, 4, 3, killed=range(4))
+        for rank in range(4):
+            self.await_names("killed", rank, ["OWNER", "latest", "step-00000002", "step-00000003"])
+        for rank in (1, 2):
+            shutil.rmtree(self.node("killed", rank))
+        self.train(4, "killed", "hsdp", "rs:4,2", 3, 4)
+
+    def test_replicas_and_a_single_rank(self):
+        self.train(2, "ddp", "ddp", "xor:2", None, 4)
+        shutil.rmtree(self.node("ddp", 0))
+        self.train(2, "ddp", "ddp", "xor:2", 4, 5)
+        self.train(1, "one", "one", "", None, 4)
+        self.train(1, "one", "one", "", 4, 5)
+
+    def test_jobs_that_check_themselves(self):
+        """What each shows, local_cases.py says."""
+        for case, world, *killed in (("refused", 2), ("unusable", 2), ("rank_dies", 3, 1)):
+            with self.subTest(case):
+                self.run_ranks(case, world, killed=killed)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,60 @@
+// The runs that this process holds for writing; only on rank 0.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/stopwatch.h"
+#include "ckpt/io/directory_room.h"
+#include "ckpt/run/committer.h"
+#include "ckpt/run/run_dir.h"
+
+namespace cairn {
+
+// A line on stderr under the program's name.
+void ReportLine(const std::string& line);
+
+// Safe from several threads, but for the fields of a Run, which belong to the thread that saves into the run.
+class HeldRuns {
+ public:
+  struct Run {
+    RunLock lock;
+    std::vector<RoomLimit> limits;  // before the first save; empty once it was compared with them
+    std::set<std::string> left;     // sentences about steps that were not deleted, each reported once
+
+    // The step that was committed last, to the run or its local level; nullopt before the first. Safe from
+    // several threads.
+    std::optional<BranchedStep> newest();
+    void Committed(BranchedStep step);
+
+    Run(RunLock held, std::optional<BranchedStep> last) : lock(std::move(held)), newest_(std::move(last)) {}
+
+   private:
+    std::mutex mutex_;
+    std::optional<BranchedStep> newest_;
+  };
+  // Makes the directory, waits for the lock (a helper of the training before may still finish its save) and
+  // says so on stderr, removes leftovers of killed saves, and owns the run. Errors: AlreadyExists if another
+  // process holds the run after `patience`, or took its lock as well (RunLock::CheckHeld).
+  Status Hold(FileSystem& fs, const std::string& run_dir, const Patience& patience);
+  // Keeps the directory of a failed save, where the other ranks read the reason: until all of them have
+  // finished the next save, or the next start.
+  void KeepFailed(Committer save);
+  void RemoveFailed();
+  // Errors: Aborted if the path now leads to a directory that is not held.
+  Result<std::shared_ptr<Run>> At(const std::string& run_dir);
+
+ private:
+  std::mutex mutex_;
+  // By the path without links: a process waits for its own locks, too.
+  std::map<std::string, std::shared_ptr<Run>> runs_;
+  std::vector<Committer> failed_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,108 @@
+#include "tools/serve/local_level.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ckpt/base/byte_codec.h"
+#include "ckpt/run/run_identity.h"
+#include "ckpt/step/partial_dir.h"
+#include "tools/serve/packet.h"
+
+namespace cairn {
+
+Result<LocalLevel::Request> LocalLevel::Request::Parse(const nlohmann::json& said) {
+  Request request{.run_dir = said.at("run").get<std::string>(),
+                  .options = {.directory = said.at("local").get<std::string>(),
+                              .redundancy = said.at("redundancy").get<std::string>()},
+                  .nonce = said.at("nonce").get<std::string>()};
+  CAIRN_ASSIGN_OR_RETURN(request.options.keep_last, IntegerAt<int64_t>(said, "keep_local"));
+  CAIRN_ASSIGN_OR_RETURN(const auto seconds, IntegerAt<uint32_t>(said, "deadline"));
+  request.patience = std::chrono::seconds(seconds);
+  if (request.run_dir.empty() || request.options.directory.empty() || request.nonce.size() != kNonceDigits ||
+      !IsHex(request.nonce) || request.options.keep_last < 1)
+    return Corrupt("local steps of \"{}\" in \"{}\"", request.run_dir, request.options.directory);
+  return request;
+}
+
+Result<std::shared_ptr<LocalLevel>> LocalLevel::Open(FileSystem& fs, HeldRuns& runs,
+                                                     std::shared_ptr<PeerFiles> peers, Request request) {
+  std::shared_ptr<LocalLevel> level(new LocalLevel(fs, runs, std::move(peers), std::move(request)));
+  const std::string& run_dir = level->request_.run_dir;
+  const auto hold = [&]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(runs.Hold(fs, run_dir, [&] { return level->request_.patience; }));
+    CAIRN_ASSIGN_OR_RETURN(RunIdentity run, IdentifyRun(fs, run_dir));
+    return std::move(run.run);
+  };
+  CAIRN_ASSIGN_OR_RETURN(level->run_, FromRoot(level->ranks_, "run directory", hold));
+  CAIRN_ASSIGN_OR_RETURN(level->place_, OpenLocalPlace(fs, level->request_.options, run_dir, level->run_,
+                                                       level->request_.nonce, level->ranks_, ReportLine));
+  return level;
+}
+
+Status LocalLevel::CheckRoom(uint64_t bytes) const {
+  const uint64_t data = place_.group.empty() ? 1 : place_.group.size() - place_.parity;
+  const uint64_t parity = place_.group.empty() ? 0 : bytes * place_.parity / data;
+  return CheckFreeSpace(fs_, place_.run_dir, bytes + parity)
+      .WithContext("local steps (fewer of them: keep_local; or keep them on a larger file system)");
+}
+
+Status LocalLevel::Retire(const std::string& nonce, const Complain& left) {
+  const auto in_use = [this](int64_t step) {
+    const std::lock_guard lock(mutex_);
+    return in_use_.contains(step);
+  };
+  return RetireLocalSteps(fs_, place_, nonce, in_use, left);
+}
+
+void LocalLevel::Use(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  in_use_.insert(step);
+}
+void LocalLevel::Release(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  in_use_.erase(in_use_.find(step));
+}
+
+Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
+  LocalSteps local(fs_, place_, request_.nonce, ranks_, *peers_, ReportLine);
+  CAIRN_RETURN_IF_ERROR(local.Survey());
+  const auto list = [&]() -> Result<std::string> {
+    CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, StepsToResume(fs_, request_.run_dir, run_, &local));
+    if (found.newest) {
+      CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
+      run->Committed(*found.newest);
+    }
+    ByteWriter out;
+    for (const ResumeStep& step : found.steps) step.Encode(out);
+    return std::move(out).Take();
+  };
+  CAIRN_ASSIGN_OR_RETURN(const std::string told, FromRoot(ranks_, "steps to resume from", list));
+  std::vector<ResumeStep> steps;
+  for (ByteReader in(told); in.left() > 0 && in.ok();) steps.push_back(ResumeStep::Decode(in));
+  const auto say = [&](const std::string& line) {
+    if (ranks_.rank() == 0) ReportLine(line);
+  };
+  for (const ResumeStep& step : steps) {
+    const Status loaded = step.local
+                              ? local.Load(step.step,
+                                           [&](const PeerFileSystem& files, const std::string& directory) {
+                                             return load(directory, files.elsewhere());
+                                           })
+                              : load(step.directory, {});
+    const Status agreed = Agree(ranks_, loaded, "outcome of the load");
+    if (agreed.ok()) {
+      CAIRN_RETURN_IF_ERROR(local.SetAsideNewerThan(step.step));
+      say("resumed from " + step.Name());
+      return std::optional(step);
+    }
+    if (!IsDamage(agreed.kind())) return agreed;
+    say("skipping a damaged step: " + agreed.message());
+  }
+  if (!steps.empty())
+    return Corrupt("{}: none of its {} steps can be loaded; check them with `cairn verify`", request_.run_dir,
+                   steps.size());
+  CAIRN_RETURN_IF_ERROR(local.SetAsideNewerThan(-1));
+  return std::optional<ResumeStep>();
+}
+
+}  // namespace cairn
