@@ -8,14 +8,17 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 if TYPE_CHECKING:
     from cairn._opened import Opened
 
 BUFFER_BYTES = 16 << 20
 _CHUNK = 4 << 20  # bytes verified together: a chunk that lies in two parts is read twice
-_CALL = 1 << 30  # bytes of one call into the library, so that Ctrl-C need not wait long
+CALL_BYTES = 1 << 30  # bytes of one call into the library, so that Ctrl-C need not wait long
+
+_Item = TypeVar("_Item")
+_nbytes = operator.attrgetter("nbytes")
 
 # (elements in row-major order, their offset in the tensor, their extent)
 Deliver = Callable[[memoryview, Sequence[int], Sequence[int]], None]
@@ -63,7 +66,8 @@ def read_boxes(opened: Opened, boxes: Iterable[Box], buffer: Optional[Buffer] = 
     After an error the contents of the boxes are undefined. buffer: for boxes without a place.
     """
     in_order = sorted((box for box in boxes if box.nbytes), key=operator.attrgetter("tensor"))
-    for batch in _batches([box for box in in_order if box.deliver is None], _CALL):
+    straight = [box for box in in_order if box.deliver is None]
+    for batch in batches(straight, _nbytes, CALL_BYTES):
         opened.fill(batch, [box.place for box in batch])
     through = [part for box in in_order if box.deliver is not None for part in split(box, BUFFER_BYTES)]
     if through:
@@ -72,7 +76,7 @@ def read_boxes(opened: Opened, boxes: Iterable[Box], buffer: Optional[Buffer] = 
 
 def _read_through(opened: Opened, parts: Sequence[Box], buffer: Buffer) -> None:
     try:
-        for batch in _batches(parts, BUFFER_BYTES):
+        for batch in batches(parts, _nbytes, BUFFER_BYTES):
             ends = list(itertools.accumulate(box.nbytes for box in batch))
             address, memory = buffer.wait(ends[-1])
             opened.fill(batch, [address + end - box.nbytes for box, end in zip(batch, ends)])
@@ -101,16 +105,17 @@ def split(box: Box, limit: int) -> Iterator[Box]:
         yield from split(box._replace(offset=offset, extent=part, nbytes=row * part[dimension]), limit)
 
 
-def _batches(boxes: Sequence[Box], limit: int) -> Iterator[Sequence[Box]]:
-    """Groups boxes, in order: `limit` bytes, or one larger box."""
+def batches(items: Sequence[_Item], nbytes: Callable[[_Item], int], limit: int) -> Iterator[Sequence[_Item]]:
+    """Groups items, in order: `limit` bytes, or one larger item."""
     begin = size = 0
-    for at, box in enumerate(boxes):
-        if at > begin and size + box.nbytes > limit:
-            yield boxes[begin:at]
+    for at, item in enumerate(items):
+        bytes_of_item = nbytes(item)
+        if at > begin and size + bytes_of_item > limit:
+            yield items[begin:at]
             begin, size = at, 0
-        size += box.nbytes
-    if begin < len(boxes):
-        yield boxes[begin:]
+        size += bytes_of_item
+    if begin < len(items):
+        yield items[begin:]
 
 
 def numbers_of(lists: Iterable[Iterable[int]]) -> array.array:

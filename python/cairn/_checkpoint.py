@@ -89,8 +89,8 @@ class Checkpoint(Mapping[str, Tensor]):
         self._opened = Opened(path, **options)
         # The path to open again: the step itself, because the run may have a newer step by then.
         self._again = self._opened.directory if os.path.exists(path) else os.path.abspath(path)
-        self._tensors = {fqn: Tensor(self, *numbered) for fqn, numbered in self._opened.tensors.items()}
-        self._by_role = {(tensor.parameter, tensor.role): tensor for tensor in self._tensors.values()}
+        self._described = self._opened.tensors
+        self._tensors: dict[str, Tensor] = {}  # those that were asked for
 
     @property
     def path(self) -> str:
@@ -124,11 +124,11 @@ class Checkpoint(Mapping[str, Tensor]):
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors, uncompressed."""
-        return sum(tensor.nbytes for tensor in self.values())
+        return sum(tensor.nbytes for tensor in self._described.values())
 
     def roles(self) -> list[str]:
         """The roles of its tensors: "weight", "master", "exp_avg" ..."""
-        return list(dict.fromkeys(tensor.role for tensor in self.values()))
+        return list(dict.fromkeys(role for _, role in self._described.by_role))
 
     def match(self, glob: str = "*", role: Optional[str] = None) -> dict[str, Tensor]:
         """The tensors whose names match: ``checkpoint.match("layers.*.mlp.*", role="weight")``.
@@ -136,30 +136,34 @@ class Checkpoint(Mapping[str, Tensor]):
         role: None matches every role.
         """
         names = fnmatch.filter(self, glob)
-        return {name: self[name] for name in names if role is None or self[name].role == role}
+        fits = (name for name in names if role is None or self._described[name].role == role)
+        return {name: self[name] for name in fits}
 
     def __getitem__(self, name: Union[str, tuple[str, str]]) -> Tensor:
         """name: a tensor's name, or (parameter's name, role). Raises KeyError that lists similar names."""
-        found = self._of_role(*name) if isinstance(name, tuple) and len(name) == 2 else self._named(name)
-        if found is None:
+        fqn = self._of_role(*name) if isinstance(name, tuple) and len(name) == 2 else self._named(name)
+        if fqn is None:
             raise KeyError(self._absent(name))
-        return found
+        if fqn not in self._tensors:
+            self._tensors[fqn] = Tensor(self, self._described[fqn])
+        return self._tensors[fqn]
 
-    def _of_role(self, name: str, role: str) -> Optional[Tensor]:
-        named = self._tensors.get(name)
-        return self._by_role.get((name if named is None else named.parameter, role))
+    def _of_role(self, name: str, role: str) -> Optional[str]:
+        parameter = self._described[name].name if name in self._described else name
+        return self._described.by_role.get((parameter, role))
 
-    def _named(self, name: Any) -> Optional[Tensor]:
-        if name in self._tensors:
-            return self._tensors[name]
+    def _named(self, name: Any) -> Optional[str]:
+        if name in self._described:
+            return name
         parameter, _, role = str(name).rpartition("/")
-        return self._by_role.get((parameter, role), self._by_role.get((str(name), "weight")))
+        by_role = self._described.by_role
+        return by_role.get((parameter, role), by_role.get((str(name), "weight")))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._described)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._described)
 
     def __eq__(self, other: object) -> bool:
         return self is other  # a Mapping would compare tensors
@@ -206,7 +210,7 @@ class Checkpoint(Mapping[str, Tensor]):
         with self._lock:
             if self._opened.process != os.getpid():
                 again = Opened(self._again, **self._options)
-                if again.tensors != self._opened.tensors:
+                if again.tensors != self._described:
                     raise ValueError(f"{self.path} has changed since it was opened; open it again")
                 self._opened = again
             return self._opened

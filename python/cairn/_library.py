@@ -12,13 +12,13 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 from cairn._command import program
 from cairn._errors import NotSupported, exception_of
 
 _NAME = "libcairn_load.so"
-_VERSION = 1  # CAIRN_LOAD_VERSION
+_VERSION = 2  # CAIRN_LOAD_VERSION
 
 
 class _Text(ctypes.Structure):
@@ -48,24 +48,36 @@ class Library:
         head, tail = self._call("open", path.encode(), json.dumps(options).encode(), ctypes.byref(handle))
         return handle.value, json.loads(head), tail
 
+    def tensors(self, handle: int) -> dict[str, list]:
+        """The tensors, in columns."""
+        return json.loads(self._call("tensors", ctypes.c_int64(handle))[0])
+
+    def match(
+        self, handle: int, names: bytes, dtypes: array.array, ranks: array.array, shapes: array.array
+    ) -> array.array:
+        """See Opened.match. names: joined by NUL."""
+        numbers = array.array("q", [0]) * len(dtypes)
+        pointers = map(_pointer, (dtypes, ranks, shapes, numbers))
+        self._call("match", ctypes.c_int64(handle), ctypes.c_uint64(len(dtypes)), names, *pointers)
+        return numbers
+
     def read(
         self,
         handle: int,
         tensors: array.array,
-        offsets: array.array,
-        extents: array.array,
         places: array.array,
+        offsets: Optional[array.array] = None,
+        extents: Optional[array.array] = None,
     ) -> None:
-        """Fills boxes. places: addresses of memory. All are arrays of 64-bit integers."""
-        pointers = [
-            ctypes.c_void_p(numbers.buffer_info()[0]) for numbers in (tensors, offsets, extents, places)
-        ]
+        """Fills boxes, or whole tensors. places: addresses of memory. All have integers of 64 bits."""
+        pointers = map(_pointer, (tensors, offsets, extents, places))
         self._call("read", ctypes.c_int64(handle), ctypes.c_uint64(len(tensors)), *pointers)
 
     def check(self, handle: int) -> None:
         self._call("check", ctypes.c_int64(handle))
 
     def origin(self, handle: int) -> bytes:
+        """What a save must tell of what was read, as JSON. Once, if the checkpoint is closed."""
         return self._call("origin", ctypes.c_int64(handle))[0]
 
     def close(self, handle: int) -> None:
@@ -83,6 +95,10 @@ class Library:
         if failed:
             raise _exception(json.loads(head) if head else {"kind": "no_space", "error": "out of memory"})
         return head, tail
+
+
+def _pointer(numbers: Optional[array.array]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if numbers is None else numbers.buffer_info()[0])
 
 
 def _exception(failure: dict) -> Exception:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import array
+import functools
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
 
 from cairn import _origins
 from cairn._boxes import Box, numbers_of
 from cairn._helper import absolute
 from cairn._library import library
+from cairn._tensors import Tensors
 
 
 class Opened:
@@ -37,12 +40,17 @@ class Opened:
         self.state: dict = fields.get("state", {})
         self.model: dict = fields.get("model", {})
         self._branches: list = fields.get("branches", [])
-        numbered = enumerate(fields["tensors"])  # a tensor without a name holds objects
-        self.tensors: dict = {
-            tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None
-        }
         self.objects: dict = fields["objects"]
-        self._paths: dict = fields["paths"]
+        self.count = len(self.objects) + fields["tensors"]  # of all names; perhaps some more
+
+    @functools.cached_property
+    def tensors(self) -> Tensors:
+        """Made when they are first asked for: a load of whole tensors (`match`) needs none of them."""
+        return Tensors(self._library.tensors(self.handle))
+
+    def names(self) -> Iterator[str]:
+        """Of all tensors and objects."""
+        return itertools.chain(self.objects, self.tensors)
 
     def entry(self, fqn: str) -> dict:
         """The entry of an object: ``{"json": TEXT}`` or ``{"pickle": bytes}``."""
@@ -57,32 +65,46 @@ class Opened:
 
         A key that is not a string is {"key", "text"}.
         """
-        return self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or [fqn]
+        if fqn in self.objects:
+            return self.objects[fqn].get("path") or [fqn]
+        return self.tensors.path(fqn)
 
     def gave_up(self, step: int) -> bool:
         """Whether the training resumed from before `step`, which another program had saved in the run."""
         return bool(self._branches) and self._branches[0]["last"] < step
 
+    def match(self, names: Sequence[str], dtypes: Iterable[int], shapes: Sequence[tuple]) -> array.array:
+        """For each name, the number of the tensor with that type and shape; -1 if there is none.
+
+        dtypes: numbers of FORMAT.md.
+        """
+        joined = "\0".join(names).encode(errors="surrogatepass")
+        if joined.count(b"\0") >= max(len(names), 1):  # no tensor has such a name
+            return array.array("q", [-1]) * len(names)
+        ranks = array.array("B", map(len, shapes))
+        return self._library.match(self.handle, joined, array.array("B", dtypes), ranks, numbers_of(shapes))
+
     def fill(self, boxes: Sequence[Box], places: Sequence[int]) -> None:
         """Reads each box to its address. Use `read_boxes` of _boxes.py."""
-        self._library.read(
-            self.handle,
+        self._read(
             array.array("Q", [box.tensor for box in boxes]),
+            array.array("Q", places),
             numbers_of(box.offset for box in boxes),
             numbers_of(box.extent for box in boxes),
-            array.array("Q", places),
         )
+
+    def fill_whole(self, numbers: Sequence[int], places: Sequence[int]) -> None:
+        """Reads whole tensors, each to its address."""
+        self._read(array.array("Q", numbers), array.array("Q", places))
+
+    def _read(self, *columns: array.array) -> None:
+        self._library.read(self.handle, *columns)
         _origins.note(self)
 
     def check(self) -> None:
         """Call this before using the data. Raises CorruptError if a record does not match its CRC-32."""
         self._library.check(self.handle)
 
-    def origin(self) -> bytes:
-        """What a save must tell of what was read, as JSON."""
-        return self._library.origin(self.handle)
-
     def close(self) -> None:
         if self.process == os.getpid():
-            _origins.close(self)
             self._library.close(self.handle)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import threading
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
+
+from cairn._library import library
 
 if TYPE_CHECKING:
     from cairn._helper import Helper
     from cairn._opened import Opened
 
-_MOST = 64  # steps; the helper keeps no more
-_read: dict[int, Union[Opened, bytes]] = {}  # by handle, the last one read last; what is closed as JSON
-_lock = threading.RLock()  # guards it; a checkpoint may be collected, and closed, while it is held
+_MOST = 64  # steps; the helper and the library keep no more
+_read: dict[int, None] = {}  # handles; the last one read last
+_lock = threading.RLock()  # guards it; a checkpoint may be collected while it is held
 
 
 def note(opened: Opened) -> None:
@@ -22,25 +24,19 @@ def note(opened: Opened) -> None:
         return
     with _lock:
         _read.pop(opened.handle, None)
-        _read[opened.handle] = opened
+        _read[opened.handle] = None
         if len(_read) > _MOST:
             del _read[next(iter(_read))]
-
-
-def close(opened: Opened) -> None:
-    """Call this before the checkpoint is closed."""
-    with _lock:
-        if opened.handle in _read:
-            _read[opened.handle] = opened.origin()
 
 
 def tell(helper: Helper) -> None:
     """Tells the helper about all that was read. Call this before a save is handed over."""
     with _lock:
-        told = [one if isinstance(one, bytes) else one.origin() for one in _read.values()]
+        handles = list(_read)
         _read.clear()
-    for origin in told:
-        helper.ask("loaded", origin=json.loads(origin))  # a program of another version refuses it
+    for handle in handles:
+        if origin := library().origin(handle):
+            helper.ask("loaded", origin=json.loads(origin))  # a program of another version refuses it
 
 
 def _after_fork() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from cairn._arrays import as_array, bits_dtype, load_numpy, numpy_dtype
 from cairn._boxes import Box
-from cairn._dtypes import ITEMSIZE
 from cairn._selection import Selection, select
 from cairn._show import size_text
+from cairn._tensors import Described
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -42,38 +42,37 @@ class Tensor:
     the checkpoint is closed.
     """
 
-    def __init__(self, source: Source, number: int, described: dict, as_bits: bool = False):
+    def __init__(self, source: Source, described: Described, as_bits: bool = False):
         self._source = source
-        self._number = number
         self._described = described
         self._as_bits = as_bits
 
     @property
     def name(self) -> str:
         """The name that `cairn inspect` prints."""
-        fqn = self._described["fqn"]
+        fqn = self._described.fqn
         return self.parameter if fqn == f"{self.parameter}/{self.role}" else fqn
 
     @property
     def parameter(self) -> str:
         """The parameter's name without a state dict's prefix: equal for all its roles and in all formats."""
-        return self._described["name"]
+        return self._described.name
 
     @property
     def role(self) -> str:
         """Its role for the parameter: "weight", "master", "exp_avg", "exp_avg_sq", "momentum_buffer" ..."""
-        return self._described["role"]
+        return self._described.role
 
     @property
     def dtype(self) -> str:
         """The type in the checkpoint: "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int64" ...
         "int8", "uint8", "bool", "fp8_e8m0" or "fp4_e2m1_x2" (a byte holds two elements and counts as one)."""
-        return bits_dtype(self._described["dtype"]) if self._as_bits else self._described["dtype"]
+        return bits_dtype(self._described.dtype) if self._as_bits else self._described.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor, on however many ranks it was."""
-        return tuple(self._described["shape"])
+        return self._described.shape
 
     @property
     def ndim(self) -> int:
@@ -82,12 +81,12 @@ class Tensor:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return math.prod(self.shape)
+        return self._described.size
 
     @property
     def itemsize(self) -> int:
         """Bytes per element in the checkpoint."""
-        return ITEMSIZE[self._described["dtype"]]
+        return self._described.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -97,7 +96,7 @@ class Tensor:
     @property
     def bits(self) -> Tensor:
         """The same tensor; bf16 is read as uint16, fp8 as uint8: ``t.bits[:].view(ml_dtypes.bfloat16)``."""
-        return Tensor(self._source, self._number, self._described, as_bits=True)
+        return Tensor(self._source, self._described, as_bits=True)
 
     def __getitem__(self, index: Any) -> ndarray:
         """An array of the selected values, or a number, as in numpy. Raises IndexError and TypeError."""
@@ -123,7 +122,8 @@ class Tensor:
         """All elements as they were saved: row-major, little-endian. Needs no numpy."""
         whole = ctypes.create_string_buffer(self.nbytes)
         place = ctypes.addressof(whole)
-        self._source.read([Box(self._number, [0] * self.ndim, self.shape, self.nbytes, place, memory=whole)])
+        number, begin = self._described.number, [0] * self.ndim
+        self._source.read([Box(number, begin, self.shape, self.nbytes, place, memory=whole)])
         return whole.raw
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class Tensor:
         return (self[at] for at in range(len(self)))
 
     def __repr__(self) -> str:
-        fqn, size = self._described["fqn"], size_text(self.nbytes)
+        fqn, size = self._described.fqn, size_text(self.nbytes)
         return f"<cairn tensor {fqn}: {self.dtype} {list(self.shape)}, {size}>"
 
     def _read(self, selection: Selection) -> Any:
@@ -154,7 +154,7 @@ class Tensor:
         self._source.read(
             [
                 Box(
-                    self._number,
+                    self._described.number,
                     *box,
                     math.prod(box[1]) * self.itemsize,
                     place,

@@ -248,8 +248,8 @@ def _open(directory: Path) -> TorchOpened:
 def _tensors_of(opened: TorchOpened) -> dict:
     """{key: ShardedTensor without data}"""
     tensors = {}
-    for key, (_, saved) in opened.tensors.items():
-        empty = torch.empty(saved["shape"], dtype=TORCH_OF[saved["dtype"]], device="meta")
+    for key, saved in opened.tensors.items():
+        empty = torch.empty(saved.shape, dtype=TORCH_OF[saved.dtype], device="meta")
         tensors[key] = ShardedTensor.from_rank_offsets(key, empty).without_data()
     return tensors
 
@@ -265,7 +265,7 @@ def _fault(opened: TorchOpened, item: Any) -> Optional[str]:
         return None if item.unique_key in opened.objects else f"{item.unique_key}: not in the checkpoint"
     if item.key not in opened.tensors:
         return f"{item.key}: not in the checkpoint"
-    saved, here = opened.tensors[item.key][1]["shape"], list(item.global_shape)
+    saved, here = list(opened.tensors[item.key].shape), list(item.global_shape)
     fits = len(saved) == len(here) if item.allow_shape_mismatch else saved == here
     return None if fits else f"{item.key}: saved as {saved}; here {here}"
 
@@ -276,13 +276,13 @@ def _box(opened: TorchOpened, item: ShardedTensor) -> Box:
     If the shape may differ (a padded vocabulary), it reads the elements of both shapes; others are set to 0.
     """
     item.init_data("cpu")
-    number, saved = opened.tensors[item.key]
+    saved = opened.tensors[item.key]
     target = with_prepended_axes(item)
     if item.allow_shape_mismatch:
         target.zero_()
-        for dimension, (offset, size) in enumerate(zip(item.global_offset, saved["shape"])):
+        for dimension, (offset, size) in enumerate(zip(item.global_offset, saved.shape)):
             target = target.narrow(dimension, 0, max(0, min(target.shape[dimension], size - offset)))
-    return box_of(number, item.global_offset, TORCH_OF[saved["dtype"]], target)
+    return box_of(saved.number, item.global_offset, TORCH_OF[saved.dtype], target)
 
 
 def _register() -> None:

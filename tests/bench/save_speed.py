@@ -19,6 +19,7 @@ import warnings
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
+import small_tensors  # noqa: E402
 from peers import PEERS, Ours, OursLazy, files_of  # noqa: E402
 from trained_state import Shared, trained_step  # noqa: E402
 
@@ -158,12 +159,17 @@ def main():
     p.add_argument("--dir", default=".", help="where files are written; its disk is what is measured")
     p.add_argument("--settle", type=float, help="seconds until memory counts as found (default 10, for small states 0)")
     p.add_argument("--peers", default=",".join(PEERS), help="comma-separated: " + ", ".join(PEERS))
+    p.add_argument("--small", type=int, default=100_000, help="small tensors that are loaded, too (small_tensors.py)")
+    p.add_argument("--only-small", action="store_true")
     p.add_argument("--json", metavar="FILE", help="all times")
     p.add_argument("--cairn", default=os.environ.get("CAIRN", "build/cairn"))
     a = p.parse_args()
     if a.settle is None:
         a.settle = 10 if a.bytes >= 256 << 20 else 0
     os.environ["CAIRN"] = os.path.abspath(a.cairn)  # whose helper cairn.torch starts
+    if a.only_small:
+        with tempfile.TemporaryDirectory(prefix="cairn-bench-", dir=a.dir) as directory:
+            return print("\n".join(small_tensors.table(a.small, directory, a.rounds)))
     names = [n for n in PEERS if n in a.peers.split(",") and not (a.what == "save" and "load" in n)]
     need = 4 * a.bytes  # the state, our snapshot or what a loader makes, a peer's copy, the page cache
     if available_memory() < need:
@@ -178,10 +184,11 @@ def main():
         bench = bench_save if a.what == "save" else bench_load
         times, rows, limit, states = bench(a, shared, [PEERS[n]() for n in names])
         shared.close()
+        small = small_tensors.table(a.small, a.dir, a.rounds) if a.what == "load" and a.small else []
     finally:
         shutil.rmtree(a.dir, ignore_errors=True)
     print(f"{shared.bytes / 1e9:.2f} GB, {len(shared.tensors)} tensors, median of {a.rounds} rounds; all read back and equal\n")
-    print("\n".join(rows))
+    print("\n".join([*rows, "", *small]))
     for state in states:
         if times.void(limit, state):
             print(f"\nvoid, {state}: the limit moved by more than {VOID:.0%} over the rounds")

@@ -142,7 +142,7 @@ class BoxesTest(unittest.TestCase):
     def test_memory_in_the_order_of_the_file_is_filled_at_once(self):
         targets = [torch.zeros(100, 1000, dtype=torch.int32) for _ in range(3)]
         self.assertEqual(len(self.read(targets)), 1)
-        with mock.patch.object(_boxes, "_CALL", 500_000):  # one tensor has 400,000 bytes
+        with mock.patch.object(_boxes, "CALL_BYTES", 500_000):  # one tensor has 400,000 bytes
             self.assertEqual([len(call) for call in self.read(targets)], [1, 1, 1])
 
     def test_other_memory_is_filled_through_a_buffer(self):

@@ -11,7 +11,8 @@ from unittest import mock
 
 import numpy
 import torch
-from torch_process import ROOT, ProcessTest, Wrapper, _boxes, _layout, _objects, _reader, _saving, cairn, same, zeros_like
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch_process import ROOT, ProcessTest, Wrapper, _boxes, _layout, _nested, _objects, _reader, _saving, cairn, same, zeros_like
 
 
 class ObjectsTest(unittest.TestCase):
@@ -163,6 +164,17 @@ class ValuesTest(ProcessTest):
         other.load_state_dict(read["optim"]["b"])
         self.assertTrue(same(sorted_(again.state_dict()), sorted_(state["optim"]["a"])))
         self.assertEqual(cairn.torch.load({"empty": {}, "optim": {"b": other.state_dict()}}, saved.step_dir), 7)
+
+    def test_a_state_dict_is_flat_as_dcp_makes_it(self):
+        tensor = torch.zeros(2)
+        state = {"a": tensor, 1: {"b": [1, [2, {}], tensor], "c": [1, [2]], "": {"d": (tensor,)}}, "e": {}, "f": [[{}], []], "g": [[tensor]]}
+        nested = _nested.Nested(state)
+        flat, paths = flatten_state_dict(state)
+        self.assertEqual((list(nested.flat), nested.paths), (list(flat), paths))
+        self.assertTrue(all(nested.flat[fqn] is flat[fqn] for fqn in flat))
+        self.assertEqual([path for path, _ in nested.dicts], [(), ("1",), ("1", "b", 1, 1), ("1", ""), ("e",), ("f", 0, 0)])
+        for twice in ({"a": {"b": 1}, "a.b": 2}, {"a.0": tensor, "a": [tensor]}, {"a": [tensor], "a.0": tensor}):
+            self.assertRaisesRegex(ValueError, "a.[b0]", _nested.Nested, twice)
 
     def test_one_rank_may_have_an_empty_dict(self):
         root = _reader._Node()

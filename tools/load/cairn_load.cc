@@ -68,6 +68,22 @@ int32_t cairn_load_open(const char* path, const char* options, int64_t* handle, 
   });
 }
 
+int32_t cairn_load_tensors(int64_t handle, cairn_load_text* said) {
+  return Guarded(said, [&]() -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const std::string columns, OpenCheckpoints().Tensors(handle));
+    cairn::Say(columns, {}, said);
+    return cairn::OkStatus();
+  });
+}
+
+int32_t cairn_load_match(int64_t handle, uint64_t count, const char* names, const uint8_t* dtypes,
+                         const uint8_t* ranks, const uint64_t* shapes, int64_t* numbers,
+                         cairn_load_text* said) {
+  return Guarded(said, [&] {
+    return OpenCheckpoints().Match(handle, {count, names, dtypes, ranks, shapes}, numbers);
+  });
+}
+
 int32_t cairn_load_read(int64_t handle, uint64_t count, const uint64_t* tensors, const uint64_t* offsets,
                         const uint64_t* extents, void* const* places, cairn_load_text* said) {
   return Guarded(said, [&] {
@@ -80,9 +96,8 @@ int32_t cairn_load_check(int64_t handle, cairn_load_text* said) {
 }
 
 int32_t cairn_load_origin(int64_t handle, cairn_load_text* said) {
-  return Guarded(said, [&]() -> Status {
-    CAIRN_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> origin, OpenCheckpoints().Origin(handle));
-    if (origin) cairn::Say(cairn::CompactJson(*origin), {}, said);
+  return Guarded(said, [&] {
+    if (const auto origin = OpenCheckpoints().Origin(handle)) cairn::Say(cairn::CompactJson(*origin), {}, said);
     return cairn::OkStatus();
   });
 }

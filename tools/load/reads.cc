@@ -16,32 +16,33 @@ constexpr double kAnswerSeconds = 60;  // for a part of a file from another rank
 
 std::string Quoted(std::string_view text) { return CompactJson(text); }
 
-// The tensors as a JSON array, written as text: a checkpoint may have 100,000 of them.
-std::string DescribeTensors(const TensorTable& table, const StateNames& names) {
-  std::string rows = "[";
-  for (const TensorEntry& tensor : table.tensors) {
-    // JSON and pickles are sent as objects.
-    const bool own = (names.has_state_dict() && !names.Find(tensor)) || tensor.role == Role::kPickle;
-    const Dims& shape = tensor.spec.shape;
-    fmt::format_to(
-        std::back_inserter(rows), R"({}{{"fqn":{},"name":{},"role":{},"dtype":"{}","shape":[{}]}})",
-        rows.size() > 1 ? "," : "", own ? "null" : Quoted(names.Of(tensor)), Quoted(tensor.spec.name),
-        Quoted(Name(tensor.role)), Name(tensor.dtype), fmt::join(shape.begin(), shape.end(), ","));
-  }
-  return rows + "]";
+// True of JSON and of a pickle, which the description of the checkpoint has as values.
+bool IsObject(const TensorEntry& tensor, const StateNames& names) {
+  return (names.has_state_dict() && !names.Find(tensor)) || tensor.role == Role::kPickle;
 }
 
-Origins::Known KnownStep(const CheckpointSource& step, const StateNames& names) {
-  Origins::Known known{.commit = BranchedStep::Of(step.manifest())};
-  for (const TensorEntry& tensor : step.catalog().tensors) known.names.push_back(names.Of(tensor));
-  known.has.resize(known.names.size());
-  return known;
+std::vector<std::string> NamesOf(const TensorTable& table, const StateNames& names) {
+  std::vector<std::string> all;
+  all.reserve(table.tensors.size());
+  for (const TensorEntry& tensor : table.tensors) all.push_back(names.Of(tensor));
+  return all;
+}
+
+// A column as JSON, written as text.
+template <typename TextOfRow>
+std::string Column(std::string_view name, size_t rows, const TextOfRow& text_of) {
+  std::string text = fmt::format(R"("{}":[)", name);
+  for (size_t row = 0; row < rows; ++row) {
+    if (row > 0) text += ',';
+    text += text_of(row);
+  }
+  return text + "]";
 }
 
 nlohmann::json PathsOf(const ReadStateDict& read) {
   nlohmann::json paths = nlohmann::json::object();
-  for (const auto& [fqn, where] : read.tensors.items())
-    if (where.contains("path")) paths[fqn] = where["path"];
+  for (const ReadStateDict::Tensor& tensor : read.tensors)
+    if (!tensor.path.is_null()) paths[tensor.fqn] = tensor.path;
   return paths;
 }
 
@@ -56,12 +57,14 @@ Result<std::vector<ReadRequest>> RequestsOf(const WantedBoxes& wanted, const Ten
   std::vector<ReadRequest> requests;
   requests.reserve(wanted.count);
   const uint64_t *offsets = wanted.offsets, *extents = wanted.extents;
+  const bool whole = offsets == nullptr && extents == nullptr;
   for (uint64_t i = 0; i < wanted.count; ++i) {
     const uint64_t tensor = wanted.tensors[i];
     if (tensor >= catalog.tensors.size()) return InvalidArgument("the checkpoint has no tensor {}", tensor);
     const TensorEntry& entry = catalog.tensors[tensor];
     const Dims& shape = entry.spec.shape;
-    const Box box{Next(offsets, shape.rank()), Next(extents, shape.rank())};
+    if (whole && entry.bytes() == 0) continue;
+    const Box box = whole ? Box::Whole(shape) : Box{Next(offsets, shape.rank()), Next(extents, shape.rank())};
     if (!Contains(Box::Whole(shape), box) || box.Volume() == 0)
       return InvalidArgument("tensor {} of shape {} has no box {}", DisplayName(entry), ToString(shape),
                              ToString(box));
@@ -127,10 +130,13 @@ std::atomic<int64_t> next_handle = 1;  // a forked child continues it: its paren
 
 }  // namespace
 
-Reads::Opened::Opened(OpenedSource from, std::unique_ptr<PeerFiles> others)
+Reads::Opened::Opened(OpenedSource from, StateNames of, std::unique_ptr<PeerFiles> others)
     : peers(std::move(others)),
       source(std::move(from)),
-      parallel(source.step.reader && !source.step.reader->JoinsTensors()) {}
+      names(std::move(of)),
+      fqns(NamesOf(source.source().catalog(), names)),
+      parallel(source.step.reader && !source.step.reader->JoinsTensors()),
+      read(fqns.size()) {}
 
 Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::json& options, int64_t& handle) {
   std::unique_ptr<PeerFiles> peers;
@@ -143,7 +149,7 @@ Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::jso
   };
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, open());
   CheckpointSource& source = opened.source();
-  CAIRN_ASSIGN_OR_RETURN(const StateNames names, StateNames::Of(source));
+  CAIRN_ASSIGN_OR_RETURN(StateNames names, StateNames::Of(source));
   const ReadStateDict& read = names.state_dict();
   const Manifest& manifest = source.manifest();
   Contents contents;
@@ -159,16 +165,14 @@ Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::jso
                               {"step", manifest.step},
                               {"format", opened.foreign ? "foreign" : "cairn"},
                               {"objects", std::move(objects)},
-                              {"paths", PathsOf(read)},
+                              {"tensors", names.has_state_dict() ? read.tensors.size()
+                                                                 : source.catalog().tensors.size()},
                               {"state", manifest.state},
                               {"model", manifest.model}};
   for (const EarlierBranch& branch : manifest.descent.branches)
     described["branches"].push_back({{"last", branch.last}});
   contents.json = CompactJson(described);
-  contents.json.replace(contents.json.size() - 1, 1,
-                        fmt::format(R"(,"tensors":{}}})", DescribeTensors(source.catalog(), names)));
-  auto kept = std::make_shared<Opened>(std::move(opened), std::move(peers));
-  if (!kept->source.foreign) kept->step = KnownStep(*kept->source.step.reader, names);
+  auto kept = std::make_shared<Opened>(std::move(opened), std::move(names), std::move(peers));
   const std::lock_guard lock(mutex_);
   handle = next_handle++;
   opened_.emplace(handle, std::move(kept));
@@ -182,13 +186,61 @@ Result<std::shared_ptr<Reads::Opened>> Reads::At(int64_t handle) {
   return opened->second;
 }
 
+Result<std::string> Reads::Tensors(int64_t handle) {
+  CAIRN_ASSIGN_OR_RETURN(const auto opened, At(handle));
+  const std::vector<TensorEntry>& tensors = opened->source.source().catalog().tensors;
+  const auto column = [&](std::string_view name, const auto& text_of) {
+    return Column(name, tensors.size(), [&](size_t i) -> std::string { return text_of(tensors[i], i); });
+  };
+  return fmt::format(
+      "{{{},{},{},{},{},\"paths\":{}}}", column("fqn", [&](const TensorEntry& tensor, size_t i) {
+        return IsObject(tensor, opened->names) ? "null" : Quoted(opened->fqns[i]);
+      }),
+      column("name", [](const TensorEntry& tensor, size_t) { return Quoted(tensor.spec.name); }),
+      column("role", [](const TensorEntry& tensor, size_t) { return Quoted(Name(tensor.role)); }),
+      column("dtype", [](const TensorEntry& tensor, size_t) { return Quoted(Name(tensor.dtype)); }),
+      column("shape", [](const TensorEntry& tensor, size_t) {
+        return fmt::format("[{}]", fmt::join(tensor.spec.shape.begin(), tensor.spec.shape.end(), ","));
+      }),
+      CompactJson(PathsOf(opened->names.state_dict())));
+}
+
+Status Reads::Match(int64_t handle, const WantedTensors& wanted, int64_t* numbers) {
+  CAIRN_ASSIGN_OR_RETURN(const auto opened, At(handle));
+  const std::vector<TensorEntry>& tensors = opened->source.source().catalog().tensors;
+  const std::lock_guard lock(opened->marks);
+  if (opened->numbers.empty()) {
+    opened->numbers.reserve(tensors.size());
+    for (uint32_t i = 0; i < tensors.size(); ++i)
+      if (!IsObject(tensors[i], opened->names)) opened->numbers[opened->fqns[i]] = i;
+  }
+  const char* name = wanted.names;
+  const uint64_t* shape = wanted.shapes;
+  for (uint64_t i = 0; i < wanted.count; ++i) {
+    const std::string_view fqn(name);
+    const std::span extents(shape, wanted.ranks[i]);
+    name += fqn.size() + 1;
+    shape += extents.size();
+    const auto found = opened->numbers.find(fqn);
+    numbers[i] = -1;
+    if (found == opened->numbers.end()) continue;
+    const TensorEntry& tensor = tensors[found->second];
+    if (tensor.dtype == Dtype{wanted.dtypes[i]} && std::ranges::equal(tensor.spec.shape, extents))
+      numbers[i] = found->second;
+  }
+  return OkStatus();
+}
+
 Status Reads::Read(int64_t handle, const WantedBoxes& wanted) {
   CAIRN_ASSIGN_OR_RETURN(const auto opened, At(handle));
   CheckpointSource& source = opened->source.source();
   CAIRN_ASSIGN_OR_RETURN(std::vector<ReadRequest> boxes, RequestsOf(wanted, source.catalog()));
-  std::unique_lock lock(opened->mutex);
-  for (size_t i = 0; opened->step && i < boxes.size(); ++i) opened->step->has[boxes[i].tensor] = true;
-  if (opened->parallel) lock.unlock();
+  {
+    const std::lock_guard lock(opened->marks);
+    for (const ReadRequest& box : boxes) opened->read[box.tensor] = true;
+  }
+  std::unique_lock lock(opened->mutex, std::defer_lock);
+  if (!opened->parallel) lock.lock();
   if (const auto& step = opened->source.step.reader; step && !opened->source.foreign)
     return LoadAll(*step, std::move(boxes));
   for (const ReadRequest& box : boxes) CAIRN_RETURN_IF_ERROR(source.ReadBox(box.tensor, box.box, box.out));
@@ -201,15 +253,28 @@ Status Reads::Check(int64_t handle) {
   return opened->source.source().CheckRead();
 }
 
-Result<std::optional<nlohmann::json>> Reads::Origin(int64_t handle) {
-  CAIRN_ASSIGN_OR_RETURN(const auto opened, At(handle));
-  const std::lock_guard lock(opened->mutex);
-  return opened->step ? std::optional(OriginJson(*opened->step)) : std::nullopt;
+std::optional<nlohmann::json> Reads::Origin(int64_t handle) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto closed = closed_.extract(handle)) return OriginJson(closed.mapped());
+  }
+  const auto opened = At(handle);
+  if (!opened.ok() || (*opened)->source.foreign) return std::nullopt;
+  const std::lock_guard lock((*opened)->marks);
+  return OriginJson({BranchedStep::Of((*opened)->source.source().manifest()), (*opened)->fqns, (*opened)->read});
 }
 
 void Reads::Close(int64_t handle) {
+  std::shared_ptr<Opened> opened;  // outlives the lock
   const std::lock_guard lock(mutex_);
-  opened_.erase(handle);
+  if (auto found = opened_.extract(handle)) opened = std::move(found.mapped());
+  if (!opened || opened->source.foreign) return;
+  const std::lock_guard marks(opened->marks);
+  if (std::ranges::find(opened->read, true) == opened->read.end()) return;
+  const bool last = opened.use_count() == 1;  // nobody reads it meanwhile
+  closed_[handle] = {BranchedStep::Of(opened->source.source().manifest()),
+                     last ? std::move(opened->fqns) : opened->fqns, opened->read};
+  if (closed_.size() > kMostClosed) closed_.erase(closed_.begin());
 }
 
 }  // namespace cairn

@@ -1,5 +1,6 @@
 #include "tools/serve/state_dict.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -235,16 +236,26 @@ std::vector<TensorEntry> StateDict::Tensors() const {
 }
 
 Result<ReadStateDict> ParseStateDict(std::string_view text) {
-  CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json, ParseStrictJson(text));
+  ReadStateDict read;
+  const auto row = [&](std::string fqn, nlohmann::json where) -> Status {
+    if (!where.is_object()) return Corrupt("{}: a tensor without a name", fqn);
+    ReadStateDict::Tensor tensor{std::move(fqn), where.value("name", ""), where.value("role", ""), {}};
+    if (const auto path = where.find("path"); path != where.end()) tensor.path = std::move(*path);
+    read.tensors.push_back(std::move(tensor));
+    return OkStatus();
+  };
+  CAIRN_ASSIGN_OR_RETURN(nlohmann::json json, ParseJsonRows(text, "tensors", row));
+  if (!std::ranges::is_sorted(read.tensors, {}, &ReadStateDict::Tensor::fqn))  // every writer has sorted them
+    std::ranges::sort(read.tensors, {}, &ReadStateDict::Tensor::fqn);
+  const auto twice = std::ranges::adjacent_find(read.tensors, {}, &ReadStateDict::Tensor::fqn);
+  if (twice != read.tensors.end()) return Corrupt("the key \"{}\" occurs twice", twice->fqn);
   if (!json.is_object() || json.value("version", 0) != kVersion)
     return NotSupported("a state dict of another version; use a newer cairn");
-  ReadStateDict read;
-  for (const auto& [key, into] : {std::pair("tensors", &read.tensors), std::pair("values", &read.values),
-                                  std::pair("pickles", &read.pickles)}) {
-    const auto found = json.find(key);
-    if (found == json.end() || !found->is_object()) return Corrupt("a state dict without {}", key);
-    *into = *found;
-  }
+  for (const char* key : {"tensors", "values", "pickles"})
+    if (const auto found = json.find(key); found == json.end() || !found->is_object())
+      return Corrupt("a state dict without {}", key);
+  read.values = std::move(json["values"]);
+  read.pickles = std::move(json["pickles"]);
   return read;
 }
 

@@ -78,7 +78,11 @@ class StateDict {
 
 // The JSON of a state dict, read back from a step. Errors: Corrupt.
 struct ReadStateDict {
-  nlohmann::json tensors = nlohmann::json::object();  // FQN: {"name", "role", "path"?}
+  struct Tensor {
+    std::string fqn, name, role;
+    nlohmann::json path;  // null if there is none
+  };
+  std::vector<Tensor> tensors;
   nlohmann::json values = nlohmann::json::object();   // FQN: {"json", "path"?}
   nlohmann::json pickles = nlohmann::json::object();  // FQN: {"path"?}
 };

@@ -2,6 +2,7 @@
 
 #include "ckpt/base/glob.h"
 #include "ckpt/model/tensor.h"
+#include "ckpt/step/step_reader.h"
 
 namespace cairn {
 
@@ -26,14 +27,23 @@ Result<StateNames> StateNames::Of(CheckpointSource& source) {
   if (!read.ok()) return read.status().WithContext(source.name());
   names.has_state_dict_ = true;
   names.read_ = std::move(*read);
-  for (const auto& [fqn, where] : names.read_.tensors.items())
-    names.fqns_[{where.value("name", ""), where.value("role", "")}] = fqn;
+  const StepReader* const step = source.native_step();
+  if (step != nullptr) names.lookup_.emplace(step->catalog());
+  else names.lookup_.emplace(source.catalog());
+  names.fqns_.resize(source.catalog().tensors.size());
+  for (const ReadStateDict::Tensor& tensor : names.read_.tensors) {
+    const Result<Role> role = RoleNamed(tensor.role);
+    if (!role.ok()) continue;
+    const Result<uint32_t> number = names.lookup_->Find(tensor.name, *role);
+    if (number.ok()) names.fqns_[*number] = &tensor.fqn;
+  }
   return names;
 }
 
 const std::string* StateNames::Find(const TensorEntry& tensor) const {
-  const auto found = fqns_.find({tensor.spec.name, std::string(Name(tensor.role))});
-  return found == fqns_.end() ? nullptr : &found->second;
+  if (!lookup_) return nullptr;
+  const Result<uint32_t> number = lookup_->Find(tensor.spec.name, tensor.role);
+  return number.ok() ? fqns_[*number] : nullptr;
 }
 
 std::string StateNames::Of(const TensorEntry& tensor) const {

@@ -2,9 +2,9 @@
 // names.
 #pragma once
 
-#include <map>
+#include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "ckpt/model/source.h"
 #include "tools/serve/state_dict.h"
@@ -17,7 +17,9 @@ Result<std::string> ReadWhole(CheckpointSource& source, uint32_t tensor);
 
 class StateNames {
  public:
-  // Errors: those of reading the state dict of a step, and Corrupt.
+  StateNames(StateNames&&) = default;
+  StateNames(const StateNames&) = delete;
+  // The source must outlive it. Errors: those of reading the state dict of a step, and Corrupt.
   static Result<StateNames> Of(CheckpointSource& source);
 
   bool has_state_dict() const { return has_state_dict_; }
@@ -30,9 +32,12 @@ class StateNames {
   const ReadStateDict& state_dict() const { return read_; }
 
  private:
+  StateNames() = default;
+
   bool has_state_dict_ = false;
   ReadStateDict read_;
-  std::map<std::pair<std::string, std::string>, std::string> fqns_;  // by name and role
+  std::optional<TensorLookup> lookup_;          // of the source's tensors
+  std::vector<const std::string*> fqns_;        // of each; null if the state dict does not name it
 };
 
 }  // namespace cairn

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, Optional, Union, overload
 
 import torch
@@ -17,7 +19,7 @@ from cairn.torch._optimizers import Optimizers
 from cairn.torch._options import OnError, Options
 from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
-from cairn.torch._reader import CairnReader, TorchOpened
+from cairn.torch._reader import CairnReader, TorchOpened, Whole
 from cairn.torch._saving import Save, Saved, SaveHandle, failures, stage
 
 Path = Union[str, os.PathLike]
@@ -91,7 +93,7 @@ def _state_of(value: Any) -> Any:
 
 
 def _is_stateful(value: Any) -> bool:
-    plain = type(value) is dict or isinstance(value, torch.Tensor)
+    plain = isinstance(value, torch.Tensor) or type(value) is dict
     return not plain and isinstance(value, Stateful)  # the check of the protocol Stateful is slow
 
 
@@ -195,19 +197,32 @@ def fill(
     state_dict: dict, path: Path, allow_pickle: bool, planner: CairnLoadPlanner, peers: Optional[dict] = None
 ) -> Loaded:
     """Does the work of load. peers: see Opened, of a local step."""
-    states = {key: _state_of(value) for key, value in state_dict.items()}
+    stateful = {key: value for key, value in state_dict.items() if _is_stateful(value)}
+    states = {**state_dict, **{key: value.state_dict() for key, value in stateful.items()}}
     # As dcp.load does, without its collectives.
-    with _collector.paused(), CairnReader(path, allow_pickle, peers) as reader:
+    with _collector.paused(), _opened_meanwhile(path, allow_pickle, peers) as opening:
         planner.set_up_planner(states, is_coordinator=True)
-        whole = reader.whole(planner.state_dict)
-        planner.leave_out(whole, reader.metadata(whole))
-        reader.read_data(planner.create_local_plan(), planner, whole.values())
-        for key, value in list(state_dict.items()):
-            if _is_stateful(value):
-                value.load_state_dict(states[key])
-            else:
-                state_dict[key] = states[key]
+        whole = Whole(planner.state_dict)
+        reader = opening.result()
+        reader.load(planner, whole)
+        for key, value in stateful.items():
+            value.load_state_dict(states.pop(key))
+        state_dict.update(states)
         return Loaded(reader.step, planner.missing_keys, planner.unexpected_keys)
+
+
+@contextlib.contextmanager
+def _opened_meanwhile(
+    path: Path, allow_pickle: bool, peers: Optional[dict]
+) -> Iterator[Future[CairnReader]]:
+    """A reader that a thread opens, while the caller looks at a state dict of perhaps 100,000 tensors."""
+    with ThreadPoolExecutor(1, "cairn-open") as pool:
+        opening = pool.submit(CairnReader, path, allow_pickle, peers)
+        try:
+            yield opening
+        finally:
+            if opening.exception() is None:
+                opening.result().close()
 
 
 def read(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:

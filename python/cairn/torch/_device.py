@@ -270,8 +270,7 @@ def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether its memory has its values in row-major order, and the CPU can write them."""
-    on_cpu = tensor.device.type == "cpu"
-    return on_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 class Gpu:

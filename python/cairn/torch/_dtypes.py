@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from cairn._dtypes import ITEMSIZE
+
 TORCH_OF = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -23,3 +25,5 @@ for _name, _of_torch in (("fp8_e8m0", "float8_e8m0fnu"), ("fp4_e2m1_x2", "float4
     if hasattr(torch, _of_torch):
         TORCH_OF[_name] = getattr(torch, _of_torch)
 NAME_OF = {dtype: name for name, dtype in TORCH_OF.items()}
+# The numbers of ckpt/FORMAT.md, which are in the order of their names.
+NUMBER_OF = {TORCH_OF[name]: number for number, name in enumerate(ITEMSIZE, 1) if name in TORCH_OF}

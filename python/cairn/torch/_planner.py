@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Optional
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from torch.distributed.checkpoint.default_planner import (
@@ -22,8 +22,12 @@ from torch.nn.parameter import is_lazy
 
 from cairn.torch import _collector, _job, _private
 from cairn.torch._layout import Layout, Recipe, check, listed, signature_of
+from cairn.torch._nested import Nested
 from cairn.torch._ownership import Experts, Ownership, Replicas, as_dtensors
 from cairn.torch._saving import Staged
+
+if TYPE_CHECKING:
+    from cairn.torch._reader import TorchOpened
 
 logger = logging.getLogger("cairn.torch")
 STAGED = "__cairn_staged__"  # the key of the value that CairnStager hands to dcp.save
@@ -77,7 +81,7 @@ class CairnPlanner(DefaultSavePlanner):
 
     def _keep_shape_of(self, state_dict: dict) -> None:
         """Keeps what flat names lose: the types of keys, and empty dicts."""
-        for path, found in _dicts(state_dict):
+        for path, found in Nested(state_dict).dicts:
             if keys := {str(key): key for key in found if not isinstance(key, str)}:
                 self.keys[path] = keys
             if path and not found:
@@ -144,28 +148,27 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         self.unexpected_keys: list[str] = []  # names that only the checkpoint has
         self.cast = cast
         self.experts = experts
+        self._opened: Optional[TorchOpened] = None  # if `metadata` lacks a part of the checkpoint
 
-    def leave_out(self, planned: Collection[str], metadata: Metadata) -> None:
-        """Leaves out tensors that fit and that somebody else loads. metadata: of the others."""
-        self.metadata = metadata
-        if planned:
-            self.state_dict = {fqn: here for fqn, here in self.state_dict.items() if fqn not in planned}
+    def plan_rest(self, state_dict: dict, opened: TorchOpened) -> LoadPlan:
+        """Plans the load of this part of the flat state dict. Somebody else loads the others, which fit."""
+        self.state_dict, self._opened = state_dict, opened
+        self.metadata = opened.metadata(state_dict)
+        return self.create_local_plan()
 
     def set_up_planner(
         self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False
     ) -> None:
         """As DCP's, without its first step, which replaces each value of an unknown type by None."""
         with _depth_of_stack():
-            self._dicts = list(_dicts(state_dict))
-            for path, found in self._dicts:
-                if len({str(key) for key in found}) < len(found):
-                    name = ".".join(map(str, path)) or "the state dict"
-                    raise ValueError(f"two keys of {name} have one name: {', '.join(map(repr, found))}")
-            sharded = _leave_meta(state_dict)
-            flat, self.mappings = _private.flattened(state_dict, sharded and self.flatten_sharded_tensors)
-        self.original_state_dict = state_dict
-        self.state_dict = as_dtensors(flat, self.experts)
-        self.metadata, self.is_coordinator = metadata, is_coordinator
+            nested = Nested(state_dict)
+            _leave_meta(nested)
+            if nested.sharded and self.flatten_sharded_tensors:
+                nested.flat, nested.paths = _private.flattened(state_dict)
+        self.original_state_dict, self._dicts = state_dict, nested.dicts
+        self.mappings = nested.paths
+        self.state_dict = as_dtensors(nested.flat, self.experts)
+        self.metadata, self.is_coordinator, self._opened = metadata, is_coordinator, None
 
     def create_local_plan(self) -> LoadPlan:
         if (metadata := self.metadata) is None:
@@ -175,17 +178,28 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         faults = [fault for fault in checked if fault]
         if not self.allow_partial_load:
             empty = {tuple(map(str, path)) for path, found in self._dicts if path and not found}
-            faults += _lost(empty, (metadata.planner_data or {}).values())
+            faults += _lost(empty, self._saved_paths() if empty else ())
         if faults:
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
-        dicts = {".".join(map(str, path)) for path, _ in self._dicts}  # saved by name if they were empty
         self.missing_keys = [fqn for fqn in self.state_dict if fqn not in saved]
-        known = {*self.state_dict, *dicts}
-        self.unexpected_keys = [fqn for fqn in saved if fqn not in known]
+        self.unexpected_keys = self._unexpected(saved)
         if self.allow_partial_load:
             _log_names("not in the checkpoint, so their values stay", self.missing_keys)
             _log_names("only in the checkpoint, so they are passed over", self.unexpected_keys)
         return create_default_local_load_plan(self.state_dict, metadata, not self.allow_partial_load)
+
+    def _unexpected(self, saved: Mapping) -> list[str]:
+        """saved: by FQN, at least what the state dict has, too."""
+        if self._opened is not None and not self.missing_keys and self._opened.count == len(self.mappings):
+            return []  # without a look at 100,000 names
+        dicts = {".".join(map(str, path)) for path, _ in self._dicts}  # saved by name if they were empty
+        known, names = {*self.mappings, *dicts}, self._opened.names() if self._opened else saved
+        return [fqn for fqn in names if fqn not in known]
+
+    def _saved_paths(self) -> Iterable[tuple]:
+        if self._opened is not None:
+            return self._opened.paths()
+        return ((self.metadata and self.metadata.planner_data) or {}).values()
 
     def _fault(self, fqn: str, here: Any, saved: Any) -> Optional[str]:
         if saved is None:
@@ -226,26 +240,15 @@ def _log_names(what: str, names: list[str]) -> None:
         logger.warning("load: %d names are %s: %s", len(names), what, listed(names))
 
 
-def _leave_meta(container: Any, name: str = "") -> bool:
-    """Moves tensors from the meta device to the job's, as DCP does. Raises LoadMismatch outside of a job.
-
-    Returns whether there is a ShardedTensor.
-    """
-    if not isinstance(container, (MutableMapping, list)):
-        return _private.is_sharded_tensor(container)
-    sharded = False
-    for key, value in container.items() if isinstance(container, MutableMapping) else enumerate(container):
-        if not isinstance(value, torch.Tensor) or _private.is_sharded_tensor(value):
-            sharded |= _leave_meta(value, f"{name}.{key}" if name else str(key))
-        elif value.is_meta:
-            fqn = f"{name}.{key}" if name else str(key)
-            if not _job.in_a_job():
-                raise LoadMismatch(
-                    f"{fqn}: a tensor on the meta device, which holds no values; "
-                    "call to_empty(device=...) of its module first"
-                )
-            container[key] = _private.off_meta(value)
-    return sharded
+def _leave_meta(nested: Nested) -> None:
+    """Moves tensors from the meta device to the job's, as DCP does. Raises LoadMismatch outside of a job."""
+    for container, key, fqn in nested.meta:
+        if not _job.in_a_job():
+            raise LoadMismatch(
+                f"{fqn}: a tensor on the meta device, which holds no values; "
+                "call to_empty(device=...) of its module first"
+            )
+        container[key] = nested.flat[fqn] = _private.off_meta(container[key])
 
 
 def _unfit(tensor: torch.Tensor) -> Optional[str]:
@@ -283,19 +286,6 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
     for stride, size in steps:  # few tensors need this
         places = places[..., None] + torch.arange(0, stride * size, stride)
     return places.unique().numel() < places.numel()
-
-
-def _dicts(container: Any, path: tuple = ()) -> Iterator[tuple[tuple, Mapping]]:
-    """All dicts in the container, with paths as in DCP: strings for keys, numbers for list positions."""
-    if isinstance(container, Mapping):
-        yield path, container
-        for key, value in container.items():
-            if isinstance(value, (Mapping, list)):
-                yield from _dicts(value, (*path, str(key)))
-    else:
-        for at, value in enumerate(container):
-            if isinstance(value, (Mapping, list)):
-                yield from _dicts(value, (*path, at))
 
 
 def _lost(empty: set, saved: Iterable[tuple]) -> list[str]:

@@ -54,12 +54,12 @@ def off_meta(tensor: torch.Tensor) -> torch.Tensor:
     return state[""]
 
 
-def flattened(state_dict: Any, sharded_tensors: bool) -> tuple[dict, dict]:
+def flattened(state_dict: Any) -> tuple[dict, dict]:
     """Returns ({FQN: value}, {FQN: path in the nested state dict}).
 
-    sharded_tensors: replace ShardedTensors inside ShardedTensors by the inner ones.
+    ShardedTensors inside ShardedTensors are replaced by the inner ones.
     """
-    return flatten_state_dict(_flatten_sharded_tensors(state_dict) if sharded_tensors else state_dict)
+    return flatten_state_dict(_flatten_sharded_tensors(state_dict))
 
 
 def mappings(planner: Any) -> dict:

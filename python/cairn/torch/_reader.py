@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -19,10 +18,10 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 
-from cairn._boxes import Box, read_boxes
+from cairn._boxes import CALL_BYTES, Box, batches, read_boxes
 from cairn._opened import Opened
 from cairn.torch._device import buffer_of, copy_values, is_plain, with_memory
-from cairn.torch._dtypes import TORCH_OF
+from cairn.torch._dtypes import NUMBER_OF, TORCH_OF
 from cairn.torch._objects import decode, decode_key
 from cairn.torch._planner import CairnLoadPlanner
 
@@ -30,43 +29,38 @@ from cairn.torch._planner import CairnLoadPlanner
 class TorchOpened(Opened):
     """An opened checkpoint, as torch objects."""
 
-    def metadata(self, planned: Container[str] = ()) -> Metadata:
+    def metadata(self, names: Optional[Iterable[str]] = None) -> Metadata:
         """DCP's metadata. Each tensor is one chunk, so DCP requests exactly the boxes that a rank holds.
 
-        planned: names to leave out.
+        names: leaves out others.
         """
-        entries: dict = {fqn: BytesStorageMetadata() for fqn in self.objects}
-        for fqn, (_, tensor) in self.tensors.items():
-            if fqn in planned:
-                continue
-            size = torch.Size(tensor["shape"])
-            chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
-            entries[fqn] = TensorStorageMetadata(TensorProperties(TORCH_OF[tensor["dtype"]]), size, [chunk])
-        text = lambda part: part["text"] if isinstance(part, dict) else part
-        return Metadata(entries, planner_data={fqn: tuple(map(text, self.path(fqn))) for fqn in entries})
+        found = self.names() if names is None else (fqn for fqn in names if fqn in self.objects or fqn in self.tensors)
+        entries = {fqn: self._metadata_of(fqn) for fqn in found}
+        return Metadata(entries, planner_data={fqn: self.texts(fqn) for fqn in entries})
 
-    def whole(self, state_dict: dict) -> dict[str, Box]:
-        """Boxes of the plain tensors that need no plan of DCP: whole, in memory that has the saved form."""
-        found = {}
-        for fqn, here in state_dict.items():
-            if type(here) not in (torch.Tensor, torch.nn.Parameter) or fqn not in self.tensors:
-                continue
-            number, saved = self.tensors[fqn]
-            if _has_form(here, saved):
-                shape = saved["shape"]
-                found[fqn] = Box(number, [0] * len(shape), shape, here.nbytes, here.data_ptr(), None, here)
-        return found
+    def _metadata_of(self, fqn: str) -> Union[BytesStorageMetadata, TensorStorageMetadata]:
+        if fqn in self.objects:
+            return BytesStorageMetadata()
+        saved = self.tensors[fqn]
+        size = torch.Size(saved.shape)
+        chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
+        return TensorStorageMetadata(TensorProperties(TORCH_OF[saved.dtype]), size, [chunk])
+
+    def texts(self, fqn: str) -> tuple:
+        """Its path, with keys as texts."""
+        return tuple(part["text"] if isinstance(part, dict) else part for part in self.path(fqn))
+
+    def paths(self) -> Iterator[tuple]:
+        """The paths of all values, with keys as texts."""
+        return map(self.texts, self.names())
 
     def nested(self, allow_pickle: bool) -> dict[str, Any]:
         """The saved state dict with whole tensors on the CPU. Raises PickleRefused, CorruptError, OSError."""
         values = {fqn: self.value(fqn, allow_pickle) for fqn in self.objects}
-        boxes = []
-        for fqn, (number, tensor) in self.tensors.items():
-            dtype, shape = TORCH_OF[tensor["dtype"]], tensor["shape"]
-            values[fqn] = torch.empty(shape, dtype=dtype)
-            boxes.append(box_of(number, [0] * len(shape), dtype, values[fqn]))
-        read_boxes(self, boxes)
+        made = {fqn: torch.empty(saved.shape, dtype=TORCH_OF[saved.dtype]) for fqn, saved in self.tensors.items()}
+        read_whole(self, [(saved.number, made[fqn]) for fqn, saved in self.tensors.items()])
         self.check()
+        values.update(made)
         root = _Node()
         for fqn, value in values.items():
             root.put([(type(part) is int, decode_key(part)) for part in self.path(fqn)], value)
@@ -82,20 +76,53 @@ class TorchOpened(Opened):
 
     def box(self, item: ReadItem, target: torch.Tensor) -> Box:
         """The box to read into `target`, which has the box's shape."""
-        number, tensor = self.tensors[item.storage_index.fqn]
-        return box_of(number, item.storage_offsets, TORCH_OF[tensor["dtype"]], target)
+        saved = self.tensors[item.storage_index.fqn]
+        return box_of(saved.number, item.storage_offsets, TORCH_OF[saved.dtype], target)
 
 
-def _has_form(tensor: torch.Tensor, saved: dict) -> bool:
-    """Whether a tensor of no subclass has the saved type and shape, and is_plain, with all of its memory."""
-    return (
-        tensor.dtype is TORCH_OF[saved["dtype"]]
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and list(tensor.shape) == saved["shape"]
-        and is_plain(tensor)
-        and tensor.untyped_storage().nbytes() >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes
-    )
+class Whole:
+    """Plain tensors of a flat state dict, which need no plan of DCP if they have the saved form.
+
+    Those of no subclass that are as is_plain() says, each with all of its memory.
+    """
+
+    def __init__(self, state_dict: dict):
+        self._state_dict = state_dict
+        here = {
+            fqn: value
+            for fqn, value in state_dict.items()
+            if (type(value) is torch.Tensor or type(value) is torch.nn.Parameter)
+            and value.layout is torch.strided
+            and value.is_cpu
+            and not value.is_nested
+            and value.is_contiguous()
+            and not value.is_conj()
+            and not value.is_neg()
+            and value.untyped_storage().nbytes() >= value.storage_offset() * value.itemsize + value.nbytes
+        }
+        self._names, self._tensors = list(here), list(here.values())
+        self._dtypes = [NUMBER_OF.get(tensor.dtype, 0) for tensor in self._tensors]
+        self._shapes = [tensor.shape for tensor in self._tensors]
+        self._numbers: Sequence[int] = ()
+
+    def match(self, opened: Opened) -> dict:
+        """Finds them in the checkpoint. Returns the part of the state dict that is left."""
+        self._numbers = opened.match(self._names, self._dtypes, self._shapes)
+        if len(self._names) == len(self._state_dict) and min(self._numbers, default=0) >= 0:
+            return {}
+        found = {fqn for fqn, number in zip(self._names, self._numbers) if number >= 0}
+        return {fqn: value for fqn, value in self._state_dict.items() if fqn not in found}
+
+    def read(self, opened: Opened) -> None:
+        """Reads those that were found. Raises CorruptError, OSError."""
+        places = [(number, tensor) for number, tensor in zip(self._numbers, self._tensors) if number >= 0]
+        read_whole(opened, places)
+
+
+def read_whole(opened: Opened, tensors: Sequence[tuple[int, torch.Tensor]]) -> None:
+    """Fills tensors that have the saved form. Raises CorruptError, OSError."""
+    for batch in batches(tensors, lambda numbered: numbered[1].nbytes, CALL_BYTES):
+        opened.fill_whole([number for number, _ in batch], [tensor.data_ptr() for _, tensor in batch])
 
 
 class _Node(dict):
@@ -177,13 +204,14 @@ class CairnReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return self._alive().metadata()
 
-    def whole(self, state_dict: dict) -> dict[str, Box]:
-        """See TorchOpened."""
-        return self._alive().whole(state_dict)
+    def load(self, planner: CairnLoadPlanner, whole: Whole) -> None:
+        """Fills the state dict that the planner was set up with. Raises LoadMismatch, and as `read_data`.
 
-    def metadata(self, planned: Container[str]) -> Metadata:
-        """See TorchOpened."""
-        return self._alive().metadata(planned)
+        whole: made of the same flat state dict.
+        """
+        opened = self._alive()
+        plan = planner.plan_rest(whole.match(opened), opened)
+        self.read_data(plan, planner, whole)
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -197,20 +225,18 @@ class CairnReader(StorageReader):
         return plans
 
     def read_data(
-        self, plan: LoadPlan, planner: LoadPlanner, planned: Iterable[Box] = ()
+        self, plan: LoadPlan, planner: LoadPlanner, whole: Optional[Whole] = None
     ) -> torch.futures.Future:
-        """Fills the planner's tensors. Raises PickleRefused, CorruptError, OSError.
-
-        planned: further boxes.
-        """
+        """Fills the planner's tensors, and `whole`. Raises PickleRefused, CorruptError, OSError."""
         opened = self._alive()
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
         others = [item for item in plan.items if item.type == LoadItemType.BYTE_IO]
         objects = [(item, opened.value(item.storage_index.fqn, self._allow_pickle)) for item in others]
         resolved = ((item.dest_index.fqn, planner.resolve_tensor(item)) for item in tensors)
         targets = [with_memory(fqn, tensor).detach() for fqn, tensor in resolved]
-        boxes = itertools.chain(planned, map(opened.box, tensors, targets))
-        read_boxes(opened, boxes, buffer_of(targets))
+        if whole is not None:
+            whole.read(opened)
+        read_boxes(opened, map(opened.box, tensors, targets), buffer_of(targets))
         opened.check()
         for item, target in zip(tensors, targets):
             planner.commit_tensor(item, target)

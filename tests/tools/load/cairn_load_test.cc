@@ -43,6 +43,9 @@ class LoadTest : public testing::Test {
     ASSERT_EQ(cairn_load_open((dir_ / "run").c_str(), "{}", &handle_, &said), 0) << Text(said);
     described_ = json::parse(std::string_view(said.data, said.head));
     cairn_load_free(&said);
+    ASSERT_EQ(cairn_load_tensors(handle_, &said), 0) << Text(said);
+    tensors_ = json::parse(std::string_view(said.data, said.head));
+    cairn_load_free(&said);
   }
 
   static std::string Text(const cairn_load_text& said) {
@@ -66,8 +69,8 @@ class LoadTest : public testing::Test {
     });
   }
   uint64_t Number(const std::string& name) const {
-    for (uint64_t i = 0; i < described_["tensors"].size(); ++i)
-      if (described_["tensors"][i]["name"] == name) return i;
+    for (uint64_t i = 0; i < tensors_["name"].size(); ++i)
+      if (tensors_["name"][i] == name) return i;
     throw std::out_of_range(name);
   }
   std::string Shard() const { return described_["dir"].get<std::string>() + "/shard-00000.h5"; }
@@ -75,7 +78,7 @@ class LoadTest : public testing::Test {
   static constexpr uint64_t kRows = 1500, kColumns = 1501;
   const TempDir dir_;
   int64_t handle_ = 0;
-  json described_;
+  json described_, tensors_;
   std::vector<float> whole_ = std::vector<float>(kRows * kColumns);
 };
 
@@ -118,7 +121,10 @@ TEST_F(LoadTest, WrongRequestsAreErrors) {
   cairn_load_close(handle_);
   EXPECT_TRUE(invalid(Read({large}, {0, 0}, {1, 1}, {whole_.data()})));
   EXPECT_TRUE(invalid(ErrorOf([&](cairn_load_text* said) { return cairn_load_check(handle_, said); })));
-  EXPECT_TRUE(invalid(ErrorOf([&](cairn_load_text* said) { return cairn_load_origin(handle_, said); })));
+  EXPECT_TRUE(invalid(ErrorOf([&](cairn_load_text* said) { return cairn_load_tensors(handle_, said); })));
+  EXPECT_TRUE(invalid(ErrorOf([&](cairn_load_text* said) {
+    return cairn_load_match(handle_, 0, nullptr, nullptr, nullptr, nullptr, nullptr, said);
+  })));
   int64_t handle = 0;
   const auto open = [&](const std::string& path, const char* options) {
     return ErrorOf(
@@ -219,11 +225,35 @@ TEST_F(LoadTest, AForkedChildHasNoOpenCheckpointsAndOpensItsOwn) {
   reader.join();
 }
 
+TEST_F(LoadTest, MatchesTensorsOfThatFormAndReadsThemWhole) {
+  const uint64_t shapes[] = {7, 8, 7, 7, kRows, kColumns, 7};
+  const uint8_t fp32 = static_cast<uint8_t>(Dtype::kF32);
+  const uint8_t dtypes[] = {fp32, fp32, 3, fp32, fp32, 0}, ranks[] = {1, 1, 1, 1, 2, 1};
+  const char names[] = "small\0small\0small\0none\0large\0";  // and an empty one
+  std::vector<int64_t> numbers(6);
+  EXPECT_TRUE(ErrorOf([&](cairn_load_text* said) {
+                return cairn_load_match(handle_, 6, names, dtypes, ranks, shapes, numbers.data(), said);
+              }).is_null());
+  const auto small = static_cast<int64_t>(Number("small")), large = static_cast<int64_t>(Number("large"));
+  EXPECT_EQ(numbers, (std::vector<int64_t>{small, -1, -1, -1, large, -1}));
+
+  std::vector<float> expected(kRows * kColumns), seven(7), expected_seven(7);
+  ASSERT_TRUE(Read({Number("large"), Number("small")}, {0, 0, 0}, {kRows, kColumns, 7},
+                   {expected.data(), expected_seven.data()})
+                  .is_null());
+  const uint64_t wanted[] = {Number("small"), Number("large")};
+  void* const places[] = {seven.data(), whole_.data()};
+  EXPECT_TRUE(ErrorOf([&](cairn_load_text* said) {
+                return cairn_load_read(handle_, 2, wanted, nullptr, nullptr, places, said);
+              }).is_null());
+  EXPECT_TRUE(seven == expected_seven && whole_ == expected);
+}
+
 TEST_F(LoadTest, TellsWhichTensorsWereRead) {
   const auto origin = [&] {
     cairn_load_text said{};
     EXPECT_EQ(cairn_load_origin(handle_, &said), 0);
-    const json told = json::parse(Text(said));
+    const json told = json::parse(Text(said), nullptr, false);
     cairn_load_free(&said);
     return told;
   };
@@ -232,7 +262,10 @@ TEST_F(LoadTest, TellsWhichTensorsWereRead) {
   ASSERT_TRUE(Read({Number("small")}, {0}, {7}, {small.data()}).is_null());
   EXPECT_EQ(origin()["read"], json::array({Number("small")}));
   EXPECT_EQ(origin()["step"], 100);
-  EXPECT_EQ(origin()["names"].size(), described_["tensors"].size());
+  EXPECT_EQ(origin()["names"], tensors_["fqn"]);
+  cairn_load_close(handle_);
+  EXPECT_EQ(origin()["read"], json::array({Number("small")}));
+  EXPECT_TRUE(origin().is_discarded());  // it was told
 }
 
 }  // namespace
