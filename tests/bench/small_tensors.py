@@ -9,9 +9,8 @@ import statistics
 import sys
 import time
 
-import torch
-
 import cairn
+import torch
 
 SIDE = 50
 
