@@ -84,9 +84,9 @@ class Builder final : public nlohmann::json_sax<json> {
   const std::string_view rows_;
   const JsonRow row_;
   json root_;
-  std::vector<json*> open_;     // the objects and arrays around the next value
-  json* next_ = nullptr;        // of the last key
-  bool in_rows_ = false;        // the last key of the outermost object was `rows_`
+  std::vector<json*> open_;  // the objects and arrays around the next value
+  json* next_ = nullptr;     // of the last key
+  bool in_rows_ = false;     // the last key of the outermost object was `rows_`
   std::string row_key_;
   json row_value_;
   Status status_;

@@ -48,6 +48,9 @@ class Opened:
         """Made when they are first asked for: a load of whole tensors (`match`) needs none of them."""
         return Tensors(self._library.tensors(self.handle))
 
+    def has(self, fqn: str) -> bool:
+        return fqn in self.objects or fqn in self.tensors
+
     def names(self) -> Iterator[str]:
         """Of all tensors and objects."""
         return itertools.chain(self.objects, self.tensors)

@@ -97,7 +97,8 @@ int32_t cairn_load_check(int64_t handle, cairn_load_text* said) {
 
 int32_t cairn_load_origin(int64_t handle, cairn_load_text* said) {
   return Guarded(said, [&] {
-    if (const auto origin = OpenCheckpoints().Origin(handle)) cairn::Say(cairn::CompactJson(*origin), {}, said);
+    if (const auto origin = OpenCheckpoints().Origin(handle))
+      cairn::Say(cairn::CompactJson(*origin), {}, said);
     return cairn::OkStatus();
   });
 }

@@ -31,25 +31,26 @@ typedef struct cairn_load_text {
 int32_t cairn_load_version(void);
 
 // Opens a step, a run (its newest step that opens), STORE:RUN@STEP, or another system's checkpoint.
-// options: JSON as of ParseSourceOptions (tools/source/source_flags.h). `said` describes the checkpoint and its
-// values that are not tensors; its tail has the pickles. `handle` is a number above 0.
+// options: JSON as of ParseSourceOptions (tools/source/source_flags.h). `said` describes the checkpoint and
+// its values that are not tensors; its tail has the pickles. `handle` is a number above 0.
 int32_t cairn_load_open(const char* path, const char* options, int64_t* handle, cairn_load_text* said);
 
-// Describes the tensors, in columns: {"fqn", "name", "role", "dtype", "shape"} have an item for each tensor, in
-// the order of their numbers. An FQN is null if the tensor holds a value that is not one. "paths": by FQN, of
-// tensors that a nested state dict has.
+// Describes the tensors, in columns: {"fqn", "name", "role", "dtype", "shape"} have an item for each tensor,
+// in the order of their numbers. An FQN is null if the tensor holds a value that is not one. "paths": by FQN,
+// of tensors that a nested state dict has.
 int32_t cairn_load_tensors(int64_t handle, cairn_load_text* said);
 
 // numbers[i] becomes the number of the tensor whose FQN is name i and which has that type (a number of
-// ckpt/FORMAT.md) and shape; -1 if there is none. `names`: each ends with a NUL. `shapes`: ranks[i] numbers for
-// each name, one after another.
+// ckpt/FORMAT.md) and shape; -1 if there is none. `names`: each ends with a NUL. `shapes`: ranks[i] numbers
+// for each name, one after another.
 int32_t cairn_load_match(int64_t handle, uint64_t count, const char* names, const uint8_t* dtypes,
-                         const uint8_t* ranks, const uint64_t* shapes, int64_t* numbers, cairn_load_text* said);
+                         const uint8_t* ranks, const uint64_t* shapes, int64_t* numbers,
+                         cairn_load_text* said);
 
-// Fills `count` boxes. Box i is of the tensor with number tensors[i]. `offsets` and `extents` have for each box
-// as many numbers as its tensor has dimensions, all one after another; null: all of each tensor. Its values
-// go to places[i], in row-major order: memory of the caller, of exactly the box's bytes, which no other box
-// shares and nobody uses meanwhile. After an error the contents of all places are undefined.
+// Fills `count` boxes. Box i is of the tensor with number tensors[i]. `offsets` and `extents` have for each
+// box as many numbers as its tensor has dimensions, all one after another; null: all of each tensor. Its
+// values go to places[i], in row-major order: memory of the caller, of exactly the box's bytes, which no
+// other box shares and nobody uses meanwhile. After an error the contents of all places are undefined.
 int32_t cairn_load_read(int64_t handle, uint64_t count, const uint64_t* tensors, const uint64_t* offsets,
                         const uint64_t* extents, void* const* places, cairn_load_text* said);
 
@@ -58,8 +59,8 @@ int32_t cairn_load_read(int64_t handle, uint64_t count, const uint64_t* tensors,
 int32_t cairn_load_check(int64_t handle, cairn_load_text* said);
 
 // What a save must tell about a step that its training has read: JSON for the request `loaded` of
-// `cairn serve`. Nothing if the checkpoint is not a step, or is not open; but of the last 64 that were read and
-// closed it tells once.
+// `cairn serve`. Nothing if the checkpoint is not a step, or is not open; but of the last 64 that were read
+// and closed it tells once.
 int32_t cairn_load_origin(int64_t handle, cairn_load_text* said);
 
 // Reads that run meanwhile finish. A handle that is not open is ignored.

@@ -161,14 +161,14 @@ Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::jso
     objects[fqn]["pickle"] = {contents.pickles.size(), bytes.size()};
     contents.pickles += bytes;
   }
-  nlohmann::json described = {{"dir", source.name()},
-                              {"step", manifest.step},
-                              {"format", opened.foreign ? "foreign" : "cairn"},
-                              {"objects", std::move(objects)},
-                              {"tensors", names.has_state_dict() ? read.tensors.size()
-                                                                 : source.catalog().tensors.size()},
-                              {"state", manifest.state},
-                              {"model", manifest.model}};
+  nlohmann::json described = {
+      {"dir", source.name()},
+      {"step", manifest.step},
+      {"format", opened.foreign ? "foreign" : "cairn"},
+      {"objects", std::move(objects)},
+      {"tensors", names.has_state_dict() ? read.tensors.size() : source.catalog().tensors.size()},
+      {"state", manifest.state},
+      {"model", manifest.model}};
   for (const EarlierBranch& branch : manifest.descent.branches)
     described["branches"].push_back({{"last", branch.last}});
   contents.json = CompactJson(described);
@@ -193,15 +193,18 @@ Result<std::string> Reads::Tensors(int64_t handle) {
     return Column(name, tensors.size(), [&](size_t i) -> std::string { return text_of(tensors[i], i); });
   };
   return fmt::format(
-      "{{{},{},{},{},{},\"paths\":{}}}", column("fqn", [&](const TensorEntry& tensor, size_t i) {
-        return IsObject(tensor, opened->names) ? "null" : Quoted(opened->fqns[i]);
-      }),
+      "{{{},{},{},{},{},\"paths\":{}}}",
+      column("fqn",
+             [&](const TensorEntry& tensor, size_t i) {
+               return IsObject(tensor, opened->names) ? "null" : Quoted(opened->fqns[i]);
+             }),
       column("name", [](const TensorEntry& tensor, size_t) { return Quoted(tensor.spec.name); }),
       column("role", [](const TensorEntry& tensor, size_t) { return Quoted(Name(tensor.role)); }),
       column("dtype", [](const TensorEntry& tensor, size_t) { return Quoted(Name(tensor.dtype)); }),
-      column("shape", [](const TensorEntry& tensor, size_t) {
-        return fmt::format("[{}]", fmt::join(tensor.spec.shape.begin(), tensor.spec.shape.end(), ","));
-      }),
+      column("shape",
+             [](const TensorEntry& tensor, size_t) {
+               return fmt::format("[{}]", fmt::join(tensor.spec.shape.begin(), tensor.spec.shape.end(), ","));
+             }),
       CompactJson(PathsOf(opened->names.state_dict())));
 }
 
@@ -261,7 +264,8 @@ std::optional<nlohmann::json> Reads::Origin(int64_t handle) {
   const auto opened = At(handle);
   if (!opened.ok() || (*opened)->source.foreign) return std::nullopt;
   const std::lock_guard lock((*opened)->marks);
-  return OriginJson({BranchedStep::Of((*opened)->source.source().manifest()), (*opened)->fqns, (*opened)->read});
+  return OriginJson(
+      {BranchedStep::Of((*opened)->source.source().manifest()), (*opened)->fqns, (*opened)->read});
 }
 
 void Reads::Close(int64_t handle) {

@@ -59,7 +59,7 @@ class Reads {
   // naming the file.
   Status Check(int64_t handle);
   // The step, with the tensors that were read; nullopt for another system's checkpoint, and one that is not
-  // open. Of those that were read and closed the last kMostClosed are told, once.
+  // open. The last kMostClosed that were read and closed are told, once.
   std::optional<nlohmann::json> Origin(int64_t handle);
   void Close(int64_t handle);
 
@@ -71,11 +71,11 @@ class Reads {
     const std::unique_ptr<PeerFiles> peers;  // of a local step; null of others
     OpenedSource source;
     const StateNames names;
-    std::vector<std::string> fqns;  // of all tensors
-    const bool parallel;            // several threads may read it at once
-    std::mutex mutex;               // of a read, if they may not, and of a check
-    std::mutex marks;               // of what follows; held shortly
-    std::vector<bool> read;         // of each tensor, whether it was
+    std::vector<std::string> fqns;                           // of all tensors
+    const bool parallel;                                     // several threads may read it at once
+    std::mutex mutex;                                        // of a read, if they may not, and of a check
+    std::mutex marks;                                        // of what follows; held shortly
+    std::vector<bool> read;                                  // of each tensor, whether it was
     std::unordered_map<std::string_view, uint32_t> numbers;  // by FQN; empty until needed
   };
   Result<std::shared_ptr<Opened>> At(int64_t handle);

@@ -28,8 +28,10 @@ Result<StateNames> StateNames::Of(CheckpointSource& source) {
   names.has_state_dict_ = true;
   names.read_ = std::move(*read);
   const StepReader* const step = source.native_step();
-  if (step != nullptr) names.lookup_.emplace(step->catalog());
-  else names.lookup_.emplace(source.catalog());
+  if (step != nullptr)
+    names.lookup_.emplace(step->catalog());
+  else
+    names.lookup_.emplace(source.catalog());
   names.fqns_.resize(source.catalog().tensors.size());
   for (const ReadStateDict::Tensor& tensor : names.read_.tensors) {
     const Result<Role> role = RoleNamed(tensor.role);

@@ -36,8 +36,8 @@ class StateNames {
 
   bool has_state_dict_ = false;
   ReadStateDict read_;
-  std::optional<TensorLookup> lookup_;          // of the source's tensors
-  std::vector<const std::string*> fqns_;        // of each; null if the state dict does not name it
+  std::optional<TensorLookup> lookup_;    // of the source's tensors
+  std::vector<const std::string*> fqns_;  // of each; null if the state dict does not name it
 };
 
 }  // namespace cairn

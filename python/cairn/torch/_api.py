@@ -212,9 +212,7 @@ def fill(
 
 
 @contextlib.contextmanager
-def _opened_meanwhile(
-    path: Path, allow_pickle: bool, peers: Optional[dict]
-) -> Iterator[Future[CairnReader]]:
+def _opened_meanwhile(path: Path, allow_pickle: bool, peers: Optional[dict]) -> Iterator[Future[CairnReader]]:
     """A reader that a thread opens, while the caller looks at a state dict of perhaps 100,000 tensors."""
     with ThreadPoolExecutor(1, "cairn-open") as pool:
         opening = pool.submit(CairnReader, path, allow_pickle, peers)

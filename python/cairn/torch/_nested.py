@@ -15,9 +15,9 @@ Path = tuple[Union[str, int], ...]
 class Nested:
     """Equal to DCP's flatten_state_dict, which test_torch_values.py compares it with.
 
-    flat: {FQN: value}. paths: {FQN: path}, with strings for keys and numbers for list positions. dicts: (path,
-    dict) of all dicts. sharded: whether a value is a ShardedTensor. meta: (container, key, FQN) of tensors on
-    the meta device, in containers that can be changed.
+    flat: {FQN: value}. paths: {FQN: path}, with strings for keys and numbers for list positions. dicts:
+    (path, dict) of all dicts. sharded: whether a value is a ShardedTensor. meta: (container, key, FQN) of
+    tensors on the meta device, in containers that can be changed.
 
     The constructor raises ValueError naming two values that would have one name.
     """
@@ -38,7 +38,8 @@ class Nested:
             raise ValueError(f"two keys of {name} have one name: {', '.join(map(repr, found))}")
         for name, (key, value) in zip(names, found.items()):
             fqn, kind = prefix + name, type(value)
-            if (kind is torch.Tensor or kind is torch.nn.Parameter) and not value.is_meta and fqn not in self.flat:
+            plain = kind is torch.Tensor or kind is torch.nn.Parameter
+            if plain and not value.is_meta and fqn not in self.flat:
                 self.flat[fqn] = value  # most are like this
                 self.paths[fqn] = (*path, name)
             else:

@@ -34,7 +34,7 @@ class TorchOpened(Opened):
 
         names: leaves out others.
         """
-        found = self.names() if names is None else (fqn for fqn in names if fqn in self.objects or fqn in self.tensors)
+        found = self.names() if names is None else filter(self.has, names)
         entries = {fqn: self._metadata_of(fqn) for fqn in found}
         return Metadata(entries, planner_data={fqn: self.texts(fqn) for fqn in entries})
 
@@ -57,7 +57,8 @@ class TorchOpened(Opened):
     def nested(self, allow_pickle: bool) -> dict[str, Any]:
         """The saved state dict with whole tensors on the CPU. Raises PickleRefused, CorruptError, OSError."""
         values = {fqn: self.value(fqn, allow_pickle) for fqn in self.objects}
-        made = {fqn: torch.empty(saved.shape, dtype=TORCH_OF[saved.dtype]) for fqn, saved in self.tensors.items()}
+        fresh = lambda saved: torch.empty(saved.shape, dtype=TORCH_OF[saved.dtype])
+        made = {fqn: fresh(saved) for fqn, saved in self.tensors.items()}
         read_whole(self, [(saved.number, made[fqn]) for fqn, saved in self.tensors.items()])
         self.check()
         values.update(made)

@@ -265,7 +265,7 @@ TEST_F(LoadTest, TellsWhichTensorsWereRead) {
   EXPECT_EQ(origin()["names"], tensors_["fqn"]);
   cairn_load_close(handle_);
   EXPECT_EQ(origin()["read"], json::array({Number("small")}));
-  EXPECT_TRUE(origin().is_discarded());  // it was told
+  EXPECT_TRUE(origin().is_discarded());
 }
 
 }  // namespace
