@@ -59,7 +59,7 @@ class Reads {
   // naming the file.
   Status Check(int64_t handle);
   // The step, with the tensors that were read; nullopt for another system's checkpoint, and one that is not
-  // open. The last kMostClosed that were read and closed are told, once.
+  // open. It gives the last kMostClosed that were read and closed, each once.
   std::optional<nlohmann::json> Origin(int64_t handle);
   void Close(int64_t handle);
 
