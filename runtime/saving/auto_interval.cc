@@ -15,13 +15,16 @@ void AutoInterval::Step() {
   if (steps_ == kEvery) step_seconds_ = std::chrono::duration<double>(now - first_).count() / (kEvery - 1);
 }
 
-Result<int64_t> AutoInterval::Choose(ControlPlane& control, double mtbf_hours) const {
+Result<int64_t> AutoInterval::Choose(ControlPlane& control, double mtbf_hours, double beyond_local) const {
   const auto hosts = control.GatherToRoot(HostName(), "hosts");
   const auto choose = [&]() -> Result<std::string> {
     CAIRN_RETURN_IF_ERROR(hosts.status());
     const auto nodes = static_cast<double>(std::set(hosts->begin(), hosts->end()).size());
-    const double failure_hours = mtbf_hours / nodes, save_seconds = save_seconds_ / saves_;
-    const int64_t interval = SaveInterval(save_seconds, failure_hours * 3600, step_seconds_);
+    const double failure_hours = mtbf_hours / nodes / beyond_local, save_seconds = save_seconds_ / saves_;
+    const SaveTier tier{.stall_seconds = stall_seconds_ / saves_,
+                        .save_seconds = save_seconds,
+                        .failures_per_second = 1 / (failure_hours * 3600)};
+    const int64_t interval = BestIntervals({&tier, 1}, step_seconds_).front();
     Print(
         fmt::format(" saves every {} iterations from here on (a save takes {:.3f} s, an iteration {:.4f} s; "
                     "failures every {:.4g} h on {:.0f} node{})\n",

@@ -20,8 +20,14 @@ class AutoInterval {
 
   // Call after every iteration.
   void Step();
-  // Call for each save that has become durable.
-  void Saved(double seconds) { ++saves_, save_seconds_ += seconds; }
+  // Call for each save that has become durable after `seconds`, for `stall` of which the training waited.
+  void Saved(double seconds, double stall) {
+    ++saves_;
+    save_seconds_ += seconds;
+    stall_seconds_ += stall;
+  }
+  // As if it had waited for all of them.
+  void Saved(double seconds) { Saved(seconds, seconds); }
 
   // Whether to save after the iteration of the last Step.
   bool IsDue() const { return steps_ > 0 && steps_ % kEvery == 0; }
@@ -30,14 +36,15 @@ class AutoInterval {
   bool Decides() const { return MayDecide() && saves_ >= kSaves; }
 
   // Collective, if it Decides(): the steps between saves, from rank 0's figures. `mtbf_hours`: of one node.
-  Result<int64_t> Choose(ControlPlane& control, double mtbf_hours) const;
+  // `beyond_local`: the share of the failures that node-local steps do not survive (kFailureShares).
+  Result<int64_t> Choose(ControlPlane& control, double mtbf_hours, double beyond_local = 1) const;
 
  private:
   int64_t steps_ = 0;
   std::chrono::steady_clock::time_point first_;
   double step_seconds_ = 0;
   int saves_ = 0;
-  double save_seconds_ = 0;  // their sum
+  double save_seconds_ = 0, stall_seconds_ = 0;  // their sums
 };
 
 }  // namespace cairn

@@ -3,7 +3,6 @@
 
 #include <fstream>
 
-#include "ckpt/model/save_interval.h"
 #include "tests/support/temp_dir.h"
 #include "tools/plan/cluster.h"
 #include "tools/plan/iteration_work.h"
@@ -86,13 +85,6 @@ TEST(JobScriptTest, SavesPeriodicallyAndTakesDataFromItsArguments) {
   EXPECT_EQ(script("--data-path d").find("DATA_PATH"), std::string::npos);
   EXPECT_EQ(script("--lr 1e-4 --data-path=d").find("DATA_PATH"), std::string::npos);
   EXPECT_EQ(script("--save-interval 7").find("--save-interval 40"), std::string::npos);
-}
-
-TEST(SaveIntervalTest, MatchesYoungAndDaly) {
-  // A save of 28 s, a failure in 100 hours: sqrt(2 * 28 * 360000) - 28 = 4462 s.
-  EXPECT_EQ(SaveInterval(28, 360000, 113), 39);
-  EXPECT_EQ(SaveInterval(28, 360000, 1e6), 1);
-  EXPECT_EQ(SaveInterval(1000, 10, 1), 1);  // fails faster than it saves
 }
 
 }  // namespace
