@@ -8,9 +8,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/this_process.h"
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/model.h"
@@ -19,6 +21,7 @@
 #include "ckpt/step/find_step.h"
 #include "runtime/control/console.h"
 #include "runtime/saving/load_state.h"
+#include "runtime/saving/run_record.h"
 
 namespace cairn {
 namespace {
@@ -157,11 +160,13 @@ std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
 // If there are only local steps, and too much of them is lost, there is nothing to resume from.
 Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, ShareCandidates());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, control_.GatherToRoot(HostName(), "hosts"));
   for (const Candidate& candidate : candidates) {
     Resumed resumed;
     const Status agreed = Agree(control_, Load(candidate, buffers, resumed), "outcome of the load");
     if (agreed.ok()) {
       if (control_.rank() == 0) Report(candidate, resumed);
+      Record(hosts, &candidate, resumed.state.iteration);
       return std::optional(std::move(resumed));
     }
     if (!IsDamage(agreed.kind())) return agreed;
@@ -177,7 +182,25 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     return std::string();
   };
   CAIRN_RETURN_IF_ERROR(FromRoot(control_, "steps that are gone", check).status());
+  Record(hosts, nullptr, -1);
   return std::optional<Resumed>();
+}
+
+// A start among the run's events, on rank 0.
+void Resumer::Record(const std::vector<std::string>& hosts, const Candidate* from, int64_t iteration) const {
+  if (control_.rank() != 0 || config_.save.empty()) return;
+  const std::set<std::string> each(hosts.begin(), hosts.end());
+  RunEvent start{.hosts = {each.begin(), each.end()},
+                 .ranks = static_cast<int64_t>(hosts.size()),
+                 .local = local_ != nullptr,
+                 .step = iteration};
+  if (from != nullptr) {
+    start.tier = from->local ? "local" : IsOfSave(*from) ? "run" : "load";
+    const auto manifest = fs_.Stat(JoinPath(from->directory, kManifestName));
+    if (!from->local && manifest.ok())
+      start.step_time = static_cast<double>(manifest->modified_unix_nanoseconds) / 1e9;
+  }
+  RecordStart(fs_, config_.save, std::move(start));
 }
 
 void Resumer::Report(const Candidate& candidate, const Resumed& resumed) const {

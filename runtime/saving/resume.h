@@ -51,6 +51,7 @@ class Resumer {
   Status StepsAreGone() const;
   bool IsOfSave(const Candidate& candidate) const;
   std::string PlaceOf(const std::vector<Candidate>& candidates) const;
+  void Record(const std::vector<std::string>& hosts, const Candidate* from, int64_t iteration) const;
   void ReportMissingNewest(const Resumed& resumed) const;
   void Report(const Candidate& candidate, const Resumed& resumed) const;
   Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
