@@ -10,6 +10,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/plan_checkpoints.h"
 #include "tools/commands/plan_options.h"
 #include "tools/commands/plan_output.h"
 #include "tools/plan/sbatch.h"
@@ -50,6 +51,13 @@ Result<std::vector<std::string>> WriteScripts(const PlanFlags& options, const st
 }
 
 Result<int> RunPlan(CLI::App& app, PlanFlags& options) {
+  if (app.count("--checkpoints") > 0)
+    return PlanCheckpoints(app, options.checkpoints,
+                           {.nodes = app.count("--nodes") > 0 ? options.request.nodes : 0,
+                            .mtbf_hours = app.count("--mtbf") > 0 ? options.mtbf_hours : 0,
+                            .keep_last = options.keep_last,
+                            .quota_bytes = options.quota_bytes,
+                            .json = options.json});
   CAIRN_RETURN_IF_ERROR(CompletePlanOptions(app, options));
   CAIRN_ASSIGN_OR_RETURN(const Calibration calibration, CalibrationOf(options));
   CAIRN_ASSIGN_OR_RETURN(const SearchResult result, Search(options.request, calibration, options.top));
@@ -101,7 +109,9 @@ void AddPlanCommand(CLI::App& app, Verb& verb) {
       "bf16, fp8, sms,\n"
       "hbm-gbps, link-gbps (of a GPU), nic-gbps (of a node), pcie-gbps; for ranks on CPUs cpu = true, and "
       "cores of a node,\n"
-      "which the ranks share and of which each is as fast as the other keys say.\n\n" +
+      "which the ranks share and of which each is as fast as the other keys say.\n"
+      "How often to save where: cairn plan --checkpoints run --log train.log --tier "
+      "memory:stall=0.5,save=2\n\n" +
       HelpFooter("cairn plan --cluster jean-zay --num-layers 72 --hidden-size 14336 --num-attention-heads 64 "
                  "--vocab-size "
                  "250000 --nodes 48 "

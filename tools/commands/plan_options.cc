@@ -260,6 +260,8 @@ void DeclarePlanOptions(CLI::App& plan, PlanFlags& options) {
   DeclareSearch(plan, options);
   defaults.group("Output");
   DeclareOutput(plan, options);
+  defaults.group("Checkpoints");
+  DeclareCheckpointOptions(plan, options.checkpoints);
   defaults.group(usual);  // of subcommands
 }
 

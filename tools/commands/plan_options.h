@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ckpt/model/save_interval.h"
+#include "tools/commands/plan_checkpoints.h"
 #include "tools/plan/search.h"
 
 namespace cairn {
@@ -33,6 +34,7 @@ struct PlanFlags {
   int array = 0;  // JobOptions
   std::string time_limit = "20:00:00";
   bool dry_run = false;
+  CheckpointFlags checkpoints;
   bool json = false;
 };
 

@@ -79,6 +79,9 @@ CheckpointFacts CheckpointIn(std::string_view text) {
   if (const size_t saved = text.find("saved checkpoint"); saved != npos) {
     facts.saved_iteration = CountOf(After(text.substr(saved), "iteration"));
     facts.seconds = LastNumber(After(text, "(stall "));
+    facts.local = text.find(" s, safe after ") != npos;
+    facts.in_memory = facts.local && text.find(" to /dev/shm") != npos;
+    facts.whole_seconds = LastNumber(After(text, facts.local ? " s, safe after " : " s, durable after "));
     return facts;
   }
   if (const size_t saved = text.find("Finished saving the checkpoint"); saved != npos) {

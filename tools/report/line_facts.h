@@ -18,6 +18,9 @@ MemoryFacts MemoryIn(std::string_view text);
 struct CheckpointFacts {
   int64_t saved_iteration = -1;  // "successfully saved checkpoint at iteration 100"
   double seconds = -1;           // "save-checkpoint: 17960.68" (ms), "(stall 0.003 s, ..."
+  double whole_seconds = -1;     // "durable after 0.5 s", and to the ranks' nodes "safe after 0.02 s"
+  bool local = false;            // the latter
+  bool in_memory = false;        // of the nodes: "to /dev/shm/gpt"
   bool of_last_step = false;     // "Finished saving the checkpoint in 5.53 seconds.", without an iteration
 };
 CheckpointFacts CheckpointIn(std::string_view text);

@@ -221,6 +221,10 @@ class Reader {
   // The success message and the timer's line are one checkpoint.
   void Checkpoint(std::string_view text) {
     CheckpointFacts facts = CheckpointIn(text);
+    SaveTimes& times = !facts.local      ? start().run_saves
+                       : facts.in_memory ? start().memory_saves
+                                         : start().disk_saves;
+    if (facts.seconds >= 0 && facts.whole_seconds >= 0) times.Add({1, facts.seconds, facts.whole_seconds});
     if (facts.of_last_step && !start().series.empty())
       facts.saved_iteration = start().series.back().iteration;
     if (facts.saved_iteration > last_saved_) {

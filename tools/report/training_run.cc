@@ -68,8 +68,8 @@ void CutRedone(int32_t from, TrainingRun& run) {
 void AddStart(const TrainingStart& later, TrainingRun& run) {
   const auto& [file, config, source, series, first_iteration, total, first_consumed, skipped, last_loss,
                last_grad_norm, validation_loss, tflops_sum, tflops_lines, allocated_gib, reserved_gib,
-               checkpoints, checkpoint_seconds, longest_checkpoint_seconds, failure, why_empty, done, began,
-               ended] = later;
+               checkpoints, checkpoint_seconds, longest_checkpoint_seconds, memory_saves, disk_saves,
+               run_saves, failure, why_empty, done, began, ended] = later;
   TrainingStart& sum = run.sum;
   if (began >= 0 && sum.ended_unix >= 0)
     run.gap_seconds += static_cast<double>(std::max<int64_t>(0, began - sum.ended_unix));
@@ -92,6 +92,9 @@ void AddStart(const TrainingStart& later, TrainingRun& run) {
   sum.checkpoints += checkpoints;
   sum.checkpoint_seconds += checkpoint_seconds;
   sum.longest_checkpoint_seconds = std::max(sum.longest_checkpoint_seconds, longest_checkpoint_seconds);
+  sum.memory_saves.Add(memory_saves);
+  sum.disk_saves.Add(disk_saves);
+  sum.run_saves.Add(run_saves);
   if (!std::isnan(validation_loss)) sum.validation_loss = validation_loss;
   sum.failure = failure;
   sum.done = done;

@@ -15,6 +15,19 @@ namespace cairn {
 // The kind of lines that the samples come from; if there are several kinds, the last in this order.
 enum class SampleSource { kNone, kThroughput, kPipeline, kTrainer, kIteration };
 
+// Sums over saves.
+struct SaveTimes {
+  int64_t saves = 0;
+  double stall_seconds = 0;  // that the training waited
+  double whole_seconds = 0;  // until a restart could use them
+
+  void Add(const SaveTimes& other) {
+    saves += other.saves;
+    stall_seconds += other.stall_seconds;
+    whole_seconds += other.whole_seconds;
+  }
+};
+
 struct TrainingStart {
   std::string file;
   RunConfig config;  // only from the log
@@ -37,6 +50,7 @@ struct TrainingStart {
   int64_t checkpoints = 0;
   double checkpoint_seconds = 0;  // that the training waited for them
   double longest_checkpoint_seconds = 0;
+  SaveTimes memory_saves, disk_saves, run_saves;  // by cairn train, whose lines say both
 
   std::optional<Failure> failure;
   std::string why_empty;    // without an iteration: "no iteration", or why this is not a log

@@ -203,6 +203,22 @@ TEST(LogReaderTest, ReadsCheckpointStalls) {
   EXPECT_DOUBLE_EQ(start.longest_checkpoint_seconds, 26);
 }
 
+TEST(LogReaderTest, SeparatesSavesToTheNodesFromSavesToTheRun) {
+  const TrainingStart start = OneStart(
+      " successfully saved checkpoint from iteration       5 to /dev/shm/a (stall 0.25 s, safe after 0.5 s)\n"
+      " successfully saved checkpoint from iteration      10 to /dev/shm/a (stall 0.5 s, safe after 1 s)\n"
+      " successfully saved checkpoint from iteration       5 to run/a (stall 0.25 s, durable after 8 s)\n"
+      " successfully saved checkpoint from iteration      15 to /nvme/a (stall 2 s, safe after 3 s)\n");
+  const auto expect = [](const SaveTimes& times, int64_t saves, double stall, double whole) {
+    EXPECT_EQ(times.saves, saves);
+    EXPECT_DOUBLE_EQ(times.stall_seconds, stall);
+    EXPECT_DOUBLE_EQ(times.whole_seconds, whole);
+  };
+  expect(start.memory_saves, 2, 0.75, 1.5);
+  expect(start.run_saves, 1, 0.25, 8);
+  expect(start.disk_saves, 1, 2, 3);
+}
+
 TEST(LogReaderTest, ReadsLongLinesAndIgnoresBinaryData) {
   const std::string zeros(3 << 20, '\0'), letters(3 << 20, 'x');
   const TrainingStart start = OneStart(NewLine(1, 10, 1) + zeros + "\n" + letters + "\n" + NewLine(2, 10, 2));
