@@ -23,7 +23,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kHour = 3600;
-constexpr double kHopeless = 0.95;  // of the time
+constexpr double kHopeless = 0.95;    // of the time
+constexpr double kMostSeconds = 1e9;  // 30 years
 
 const char* NameOf(TierKind kind) { return kTierNames[static_cast<size_t>(kind)]; }
 
@@ -47,7 +48,7 @@ Result<TierCost> ParseTier(const std::string& text) {
                                            : nullptr;
     const auto seconds =
         ParseNumber<double>(std::string_view(field).substr(std::min(equals + 1, field.size())), 0.0);
-    if (value == nullptr || !seconds || !std::isfinite(*seconds))
+    if (value == nullptr || !seconds || !(*seconds <= kMostSeconds))
       return InvalidArgument("--tier {}: '{}' is not stall=, save= or load= with seconds", text, field);
     *value = *seconds;
     at = end;
@@ -77,7 +78,7 @@ Status TakeFailures(const std::string& text, FailureRecord& record) {
 }
 
 CLI::Option* Seconds(CLI::App& plan, const std::string& name, double& value, const std::string& help) {
-  return AddTolerance(plan, name, value, help, "SECONDS");
+  return AddTolerance(plan, name, value, help, "SECONDS")->check(CLI::Range(0.0, kMostSeconds));
 }
 
 void Put(const TierCost& cost, std::vector<TierCost>& tiers) {
@@ -139,6 +140,12 @@ Status TakeTiers(const CheckpointFlags& options, Facts& facts) {
 }
 
 Result<Facts> FactsOf(const CLI::App& plan, const CheckpointFlags& options, const SharedPlanFlags& shared) {
+  const std::pair<const char*, double> numbers[] = {{"--hours", options.hours},
+                                                    {"--mtbf", shared.mtbf_hours},
+                                                    {"--archive-mtbf", options.archive_hours},
+                                                    {"--background-cost", options.background_cost}};
+  for (const auto& [flag, number] : numbers)
+    if (!std::isfinite(number)) return InvalidArgument("{} {}: not a finite number", flag, number);
   Facts facts;
   if (!options.run.empty())
     CAIRN_RETURN_IF_ERROR(MeasureRun(FileSystem::Posix(), options.run, facts.measured));
