@@ -22,6 +22,7 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 import small_tensors  # noqa: E402
 from peers import PEERS, Ours, OursLazy, files_of  # noqa: E402
 from trained_state import Shared, trained_step  # noqa: E402
+from usage import Used  # noqa: E402
 
 UNITS = {"kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "b": 1}
 VOID = 0.15
@@ -112,7 +113,8 @@ def bench_save(a, shared, peers):
 
 
 def bench_load(a, shared, peers):
-    times = Times()
+    """Memory is what a load took at most, in all of its processes, beside the tensors and the page cache."""
+    times, states = Times(), ("warm", "cold")
     ours = Ours(shared)
     # What DCP writes, DCP async writes, too; torch.load with mmap reads what torch.save wrote.
     contenders = [ours, *(p for p in peers if "async" not in p.name and "lazy" not in p.name)]
@@ -121,7 +123,7 @@ def bench_load(a, shared, peers):
         c.save(shared.tensors, path[c.name])
     shard = os.path.join(ours.step(path[ours.name]), "shard-00000.h5")
     for round_ in range(a.rounds):
-        for state in ("warm", "cold"):
+        for state in states:
             for contender in rotated([RAW, PAGE_CACHE, *contenders], round_):
                 if (contender is RAW) != (state == "cold") and contender in (RAW, PAGE_CACHE):
                     continue  # each is the limit of one state
@@ -134,21 +136,24 @@ def bench_load(a, shared, peers):
                 else:
                     for tensor in shared.tensors.values():
                         tensor.zero_()
-                    start = time.perf_counter()
-                    contender.load(shared.tensors, path[contender.name])
-                    seconds = time.perf_counter() - start
+                    with Used(os.getpid()) as used:
+                        before, start = used.memory, time.perf_counter()
+                        contender.load(shared.tensors, path[contender.name])
+                        seconds = time.perf_counter() - start
                     shared.check(shared.tensors.items())
-                    times.add(contender.name, state, (seconds, seconds))
+                    times.add(contender.name, state, (used.memory - before, seconds))
                     print(f"round {round_ + 1} {state}: {contender.name} {seconds:.2f} s", file=sys.stderr, flush=True)
                 for file in files:
                     shared.ask("cold", file)  # the next one finds the page cache as empty as this one did
-    rows = ["| loaded by | warm s | × plain read | cold s | × O_DIRECT read |", "| --- | ---: | ---: | ---: | ---: |"]
+    rows = ["| loaded by | warm s | × plain read | cold s | × O_DIRECT read | memory, MiB |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for name in ["limit", *(c.name for c in contenders)]:
         cells = []
-        for state in ("warm", "cold"):
+        for state in states:
             cells += [f"{times.median(name, state, 1):.2f}", f"{times.ratio(name, state, 'limit'):.2f}"]
+        most = max(used for state in states for used, _ in times.of[name, state])
+        cells.append("" if name == "limit" else f"{most / 2**20:.0f}")
         rows.append("| " + " | ".join([name, *cells]) + " |")
-    return times, rows, "limit", ("warm", "cold")
+    return times, rows, "limit", states
 
 
 def main():

@@ -12,6 +12,7 @@
 namespace cairn {
 namespace {
 
+constexpr int kMostThreads = 12;       // each may hold kExtentBytes: together less than 64 MiB
 constexpr double kAnswerSeconds = 60;  // for a part of a file from another rank
 
 std::string Quoted(std::string_view text) { return CompactJson(text); }
@@ -96,7 +97,7 @@ std::vector<ReadRequest> TakeShared(std::vector<ReadRequest>& requests) {
 }
 
 Status LoadAll(StepReader& step, std::vector<ReadRequest> requests) {
-  const int threads = AllowedCores();
+  const int threads = std::min(AllowedCores(), kMostThreads);
   while (!requests.empty()) {
     std::vector<ReadRequest> next = TakeShared(requests);
     CAIRN_RETURN_IF_ERROR(step.Load(
