@@ -3,6 +3,7 @@
 import collections
 import json
 import math
+import pathlib
 import random
 import subprocess
 import types
@@ -175,6 +176,21 @@ class ValuesTest(ProcessTest):
         self.assertEqual([path for path, _ in nested.dicts], [(), ("1",), ("1", "b", 1, 1), ("1", ""), ("e",), ("f", 0, 0)])
         for twice in ({"a": {"b": 1}, "a.b": 2}, {"a.0": tensor, "a": [tensor]}, {"a": [tensor], "a.0": tensor}):
             self.assertRaisesRegex(ValueError, "a.[b0]", _nested.Nested, twice)
+
+    def test_each_thread_that_reads_another_systems_file_checks_it(self):
+        state = {name: torch.full((9 << 20,), float(at)) for at, name in enumerate(("a", "b", "tied"))}  # more than one thread's share
+        file = pathlib.Path(self.directory, "state.pt")
+        torch.save(state, file)
+        into = zeros_like(state)
+        into["tied"] = into["b"]
+        cairn.torch.load(into, file)
+        self.assertTrue(same(into, {**state, "b": state["tied"]}))
+        for at in (file.stat().st_size // 6, file.stat().st_size // 2):
+            damaged = bytearray(file.read_bytes())
+            damaged[at] ^= 1
+            other = pathlib.Path(self.directory, f"damaged-{at}.pt")
+            other.write_bytes(damaged)
+            self.assertRaisesRegex(cairn.CorruptError, "CRC-32", cairn.torch.load, zeros_like(state), other)
 
     def test_one_rank_may_have_an_empty_dict(self):
         root = _reader._Node()

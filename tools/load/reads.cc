@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ckpt/base/cores.h"
+#include "ckpt/base/threads.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/state_names.h"
 #include "tools/source/source_flags.h"
@@ -12,8 +13,9 @@
 namespace cairn {
 namespace {
 
-constexpr int kMostThreads = 12;       // each may hold kExtentBytes: together less than 64 MiB
-constexpr double kAnswerSeconds = 60;  // for a part of a file from another rank
+constexpr int kMostThreads = 12;            // each may hold kExtentBytes: together less than 64 MiB
+constexpr uint64_t kShareBytes = 32 << 20;  // less is not worth opening a source for another thread
+constexpr double kAnswerSeconds = 60;       // for a part of a file from another rank
 
 std::string Quoted(std::string_view text) { return CompactJson(text); }
 
@@ -107,6 +109,34 @@ Status LoadAll(StepReader& step, std::vector<ReadRequest> requests) {
   return OkStatus();
 }
 
+// Cuts requests into at most `most` shares of about equal bytes, in order of the tensors. A tensor is in one
+// share, whose source then sees all bytes that its checksum covers.
+std::vector<std::vector<ReadRequest>> SharesOf(std::vector<ReadRequest> requests, int most) {
+  std::ranges::stable_sort(requests, {}, &ReadRequest::tensor);
+  uint64_t bytes = 0, begun = 0;
+  for (const ReadRequest& request : requests) bytes += request.out.size();
+  const uint64_t share_bytes = std::max(kShareBytes, bytes / static_cast<uint64_t>(std::max(1, most)) + 1);
+  std::vector<std::vector<ReadRequest>> shares(1);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const bool next_tensor = i > 0 && requests[i].tensor != requests[i - 1].tensor;
+    if (next_tensor && begun >= share_bytes) {
+      shares.emplace_back();
+      begun = 0;
+    }
+    begun += requests[i].out.size();
+    shares.back().push_back(requests[i]);
+  }
+  return shares;
+}
+
+Status ReadShare(const OpenedSource& opened, std::span<const ReadRequest> share) {
+  if (opened.step.reader && !opened.foreign)  // its split masters are joined with their weights
+    return opened.step.reader->Load(share, {.threads = 1, .map = false});
+  for (const ReadRequest& box : share)
+    CAIRN_RETURN_IF_ERROR(opened.source().ReadBox(box.tensor, box.box, box.out));
+  return OkStatus();
+}
+
 Result<OpenedSource> OpenLocalStep(FileSystem& fs, const std::string& directory, const nlohmann::json& said,
                                    std::unique_ptr<PeerFiles>& peers) {
   peers = std::make_unique<PeerFiles>(fs, kAnswerSeconds, [] {});
@@ -136,19 +166,19 @@ Reads::Opened::Opened(OpenedSource from, StateNames of, std::unique_ptr<PeerFile
       source(std::move(from)),
       names(std::move(of)),
       fqns(NamesOf(source.source().catalog(), names)),
-      parallel(source.step.reader && !source.step.reader->JoinsTensors()),
+      parallel(is_step() && !source.step.reader->JoinsTensors()),
       read(fqns.size()) {}
 
 Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::json& options, int64_t& handle) {
   std::unique_ptr<PeerFiles> peers;
-  const auto open = [&]() -> Result<OpenedSource> {
-    if (const auto local = options.find("local"); local != options.end())
-      return OpenLocalStep(fs_, path, *local, peers);
+  const auto local = options.find("local");
+  const auto open = [&fs = fs_, path, options]() -> Result<OpenedSource> {
     CAIRN_ASSIGN_OR_RETURN(OpenOptions how, ParseSourceOptions(options));
     how.skip_types = true;
-    return OpenAnyCkpt(fs_, path, how);
+    return OpenAnyCkpt(fs, path, how);
   };
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, open());
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
+                         local == options.end() ? open() : OpenLocalStep(fs_, path, *local, peers));
   CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(StateNames names, StateNames::Of(source));
   const ReadStateDict& read = names.state_dict();
@@ -174,6 +204,15 @@ Result<Reads::Contents> Reads::Open(const std::string& path, const nlohmann::jso
     described["branches"].push_back({{"last", branch.last}});
   contents.json = CompactJson(described);
   auto kept = std::make_shared<Opened>(std::move(opened), std::move(names), std::move(peers));
+  if (kept->is_step()) {
+    kept->again = [step = &kept->source.step]() -> Result<OpenedSource> {
+      OpenedSource again{.step = {.outside = &step->fs()}};
+      CAIRN_ASSIGN_OR_RETURN(again.step.reader, StepReader::Open(step->fs(), step->reader->directory()));
+      return again;
+    };
+  } else {
+    kept->again = open;
+  }
   const std::lock_guard lock(mutex_);
   handle = next_handle++;
   opened_.emplace(handle, std::move(kept));
@@ -245,15 +284,41 @@ Status Reads::Read(int64_t handle, const WantedBoxes& wanted) {
   }
   std::unique_lock lock(opened->mutex, std::defer_lock);
   if (!opened->parallel) lock.lock();
-  if (const auto& step = opened->source.step.reader; step && !opened->source.foreign)
-    return LoadAll(*step, std::move(boxes));
-  for (const ReadRequest& box : boxes) CAIRN_RETURN_IF_ERROR(source.ReadBox(box.tensor, box.box, box.out));
+  return opened->parallel ? LoadAll(*opened->source.step.reader, std::move(boxes))
+                          : ReadByShares(*opened, std::move(boxes));
+}
+
+Status Reads::ReadByShares(Opened& opened, std::vector<ReadRequest> requests) {
+  while (!requests.empty()) {
+    std::vector<ReadRequest> next = TakeShared(requests);
+    const std::vector<std::vector<ReadRequest>> shares =
+        SharesOf(std::move(requests), std::min(AllowedCores(), kMostThreads));
+    while (opened.more.size() + 1 < shares.size()) {
+      CAIRN_ASSIGN_OR_RETURN(OpenedSource again, opened.again());
+      if (again.source().catalog().tensors != opened.source.source().catalog().tensors)
+        return Corrupt("{}: it has changed since it was opened", opened.source.source().name());
+      opened.more.push_back(std::move(again));
+    }
+    std::atomic<size_t> taken = 0;
+    std::mutex mutex;
+    Status status;
+    RunOnThreads(static_cast<int>(shares.size()), [&] {
+      for (size_t i = taken++; i < shares.size(); i = taken++) {
+        const Status read = ReadShare(i == 0 ? opened.source : opened.more[i - 1], shares[i]);
+        const std::lock_guard lock(mutex);
+        if (status.ok()) status = read;
+      }
+    });
+    CAIRN_RETURN_IF_ERROR(status);
+    requests = std::move(next);
+  }
   return OkStatus();
 }
 
 Status Reads::Check(int64_t handle) {
   CAIRN_ASSIGN_OR_RETURN(const auto opened, At(handle));
   const std::lock_guard lock(opened->mutex);
+  for (const OpenedSource& more : opened->more) CAIRN_RETURN_IF_ERROR(more.source().CheckRead());
   return opened->source.source().CheckRead();
 }
 

@@ -1,6 +1,7 @@
 // Checkpoints that a process reads: lists their contents, and reads boxes of their tensors into its memory.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,18 +68,23 @@ class Reads {
   static constexpr size_t kMostClosed = 64;
   struct Opened {
     Opened(OpenedSource from, StateNames of, std::unique_ptr<PeerFiles> others);
+    bool is_step() const { return source.step.reader && !source.foreign; }
 
     const std::unique_ptr<PeerFiles> peers;  // of a local step; null of others
     OpenedSource source;
     const StateNames names;
-    std::vector<std::string> fqns;                           // of all tensors
-    const bool parallel;                                     // several threads may read it at once
-    std::mutex mutex;                                        // of a read, if they may not, and of a check
-    std::mutex marks;                                        // of what follows; held shortly
-    std::vector<bool> read;                                  // of each tensor, whether it was
+    std::vector<std::string> fqns;                // of all tensors
+    const bool parallel;                          // several threads may read it at once
+    std::mutex mutex;                             // of a read, if they may not, of a check, and of `more`
+    std::function<Result<OpenedSource>()> again;  // opens the same once more
+    std::vector<OpenedSource> more;               // each for a thread
+    std::mutex marks;                             // of what follows; held shortly
+    std::vector<bool> read;                       // of each tensor, whether it was
     std::unordered_map<std::string_view, uint32_t> numbers;  // by FQN; empty until needed
   };
   Result<std::shared_ptr<Opened>> At(int64_t handle);
+  // Reads boxes of a source that one thread at a time reads: with several sources of the same checkpoint.
+  static Status ReadByShares(Opened& opened, std::vector<ReadRequest> requests);
 
   FileSystem& fs_;
   std::mutex mutex_;                                   // of all below
