@@ -70,7 +70,7 @@ Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));
   CAIRN_ASSIGN_OR_RETURN(FileLock file, fs.OpenLock(path));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
-  if (!ours) return IoError("another training uses {}", directory);
+  if (!ours) return AlreadyExists("another training uses {}", directory);
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // under the lock: nobody writes it now
   // Durable before the first step: after a crash the text is whole, or no step exists.
   if (!ReadOwner(fs, directory).ok()) {

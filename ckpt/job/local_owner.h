@@ -38,8 +38,8 @@ Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const Local
 // The local directory, used by one training.
 class LocalClaim {
  public:
-  // Locks OWNER, and writes it if the directory is new. Errors: IoError if another training uses the
-  // directory, those of CheckLocalOwner and of the disk.
+  // Locks OWNER, and writes it if the directory is new. Errors: AlreadyExists if another training uses the
+  // directory; those of CheckLocalOwner and of the disk.
   static Result<LocalClaim> Take(FileSystem& fs, const std::string& directory, const LocalOwner& owner);
 
  private:

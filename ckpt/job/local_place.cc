@@ -12,9 +12,11 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
@@ -85,9 +87,16 @@ Status Clean(FileSystem& fs, const std::string& directory, const Say& say) {
   return OkStatus();
 }
 
-Status Claim(FileSystem& fs, const LocalOwner& owner, LocalPlace& place, const Say& say) {
-  CAIRN_ASSIGN_OR_RETURN(LocalClaim claim, LocalClaim::Take(fs, place.run_dir, owner));
-  place.claim = std::make_shared<const LocalClaim>(std::move(claim));
+Status Claim(FileSystem& fs, const LocalOwner& owner, double wait_seconds, LocalPlace& place, const Say& say) {
+  const Stopwatch watch;
+  Result<LocalClaim> claim = LocalClaim::Take(fs, place.run_dir, owner);
+  while (claim.status().kind() == StatusKind::kAlreadyExists && watch.Seconds() < wait_seconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    claim = LocalClaim::Take(fs, place.run_dir, owner);
+  }
+  if (claim.status().kind() == StatusKind::kAlreadyExists) return IoError("{}", claim.status().message());
+  CAIRN_RETURN_IF_ERROR(claim.status());
+  place.claim = std::make_shared<const LocalClaim>(*std::move(claim));
   return Clean(fs, place.run_dir, say);
 }
 
@@ -198,7 +207,7 @@ Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, c
   CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, ranks));
   place.leader = place.sharers[0] == ranks.rank();
   CAIRN_RETURN_IF_ERROR(
-      Agree(ranks, place.leader ? Claim(fs, owner, place, say) : OkStatus(), "local directories"));
+      Agree(ranks, place.leader ? Claim(fs, owner, options.wait_seconds, place, say) : OkStatus(), "local directories"));
   if (redundancy.group > 0) {
     CAIRN_RETURN_IF_ERROR(FindGroup(options.redundancy, redundancy, ranks, place, say));
   }

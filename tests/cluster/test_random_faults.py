@@ -61,6 +61,10 @@ class RandomFaults:
         self.newest = max([self.newest, *map(int, re.findall(self.saved_line, self.output()))])
         return self.newest
 
+    def check_newest(self):
+        """The newest step that was reported."""
+        self.cairn("verify", f"{self.there}@{self.newest}")
+
     def survives(self):
         """Waits until it saves a step, or ends on all nodes. Returns whether it continues."""
         before = self.reported()
@@ -129,7 +133,7 @@ class RandomFaults:
             time.sleep(self.random.choice([0.1, 0.5, 3]) * self.patience)
             lift()
             survived = self.survives()
-            self.cairn("verify", f"{self.there}@{self.newest}")
+            self.check_newest()
             end = "continues" if survived else "ended"
             print(f"{number + 1}. {fault.__name__}: {end} at step {self.newest}", file=sys.stderr, flush=True)
             if not survived:
@@ -174,6 +178,32 @@ class TorchTest(RandomFaults, MountedCase):
 
     def faults(self):
         return [*super().faults(), self.kill_a_helper, self.stop_a_helper]
+
+
+class LocalTorchTest(TorchTest):
+    """The same with steps in the nodes' memory. A killed node loses its own; the job checks the bits of the step that it resumes from."""
+
+    def launch(self, name):
+        return self.torch_job(10**6, 3 * self.patience, "/dev/shm/cairn", "xor:4", log=name)
+
+    def check_newest(self):
+        """The next start resumes from it."""
+
+    def flip_a_bit(self):
+        """In the newest local step of a node."""
+        script = "import glob,os,random; f = random.choice(glob.glob(max(glob.glob('/dev/shm/cairn/*/step-????????')) + '/*')); " \
+                 "b = bytearray(open(f, 'rb').read()); b[random.randrange(len(b))] ^= 1; open(f, 'r+b').write(b)"
+        self.random.choice(self.cluster.nodes).run(sys.executable, "-c", script)
+        return lambda: None
+
+    def fill_the_memory(self):
+        """Of a node: not one page more."""
+        node = self.random.choice(self.cluster.nodes)
+        node.run("sh", "-c", "mount -o remount,size=$(df -k --output=used /dev/shm | tail -1)k /dev/shm")
+        return lambda: node.run("mount", "-o", "remount,size=1G", "/dev/shm")
+
+    def faults(self):
+        return [*super().faults(), self.flip_a_bit, self.fill_the_memory]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ Result<LocalLevel::Request> LocalLevel::Request::Parse(const nlohmann::json& sai
   CAIRN_ASSIGN_OR_RETURN(request.options.keep_last, IntegerAt<int64_t>(said, "keep_local"));
   CAIRN_ASSIGN_OR_RETURN(const auto seconds, IntegerAt<uint32_t>(said, "deadline"));
   request.patience = std::chrono::seconds(seconds);
+  request.options.wait_seconds = seconds / 2.0;  // the other ranks wait for all of it
   if (request.run_dir.empty() || request.options.directory.empty() || request.nonce.size() != kNonceDigits ||
       !IsHex(request.nonce) || request.options.keep_last < 1)
     return Corrupt("local steps of \"{}\" in \"{}\"", request.run_dir, request.options.directory);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <exception>
+#include <future>
 #include <map>
 #include <memory>
 
@@ -343,6 +344,7 @@ class Server {
     Push(saves_, [this, id, request = std::move(request)] {
       const std::string run_dir = request.run_dir;
       const Status opened = Caught([&]() -> Status {
+        FinishCopies();
         {
           const std::lock_guard lock(levels_mutex_);
           levels_.erase(run_dir);
@@ -359,6 +361,12 @@ class Server {
       if (!opened.ok()) Fail(id, opened);
     });
     return OkStatus();
+  }
+
+  void FinishCopies() {
+    std::promise<void> finished;
+    Push(copies_, [&] { finished.set_value(); });
+    finished.get_future().wait();
   }
 
   // {"run"} begins. The answer is a step to load, and the next request, with the "outcome" of that ({} or a

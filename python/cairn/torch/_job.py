@@ -59,11 +59,6 @@ class Session:
             self._saves[step] += 1
             return hashlib.blake2b(f"{word} {step} {self._saves[step]}".encode(), digest_size=8).hexdigest()
 
-    def word(self, deadline: float) -> str:
-        """Hex digits of this session, the same on all ranks. Raises TimeoutError if rank 0's are missing."""
-        with self._lock:
-            return self._session_word(deadline)
-
     def _session_word(self, deadline: float) -> str:
         store = _private.default_store() if rank_and_world()[1] > 1 else None
         if self._word is None or store is not self._store:
@@ -89,13 +84,13 @@ def agree(key: str, word: str, deadline: float) -> str:
     return _agree(_private.default_store(), key, word, deadline, late)
 
 
-def places(place: str, deadline: float) -> dict:
+def places(place: str, occasion: str, deadline: float) -> dict:
     """Tells all ranks where each one's helper is: {"places", "names", "secret"}. Every rank calls it.
 
-    Raises TimeoutError naming a rank that is late.
+    occasion: not used before. Raises TimeoutError naming a rank that is late.
     """
     rank, world = rank_and_world()
-    store, key = _private.default_store(), f"cairn.torch/places/{session.word(deadline)}"
+    store, key = _private.default_store(), f"cairn.torch/places/{occasion}"
     store.set(f"{key}/{rank}", json.dumps([place, rank_name(rank)]))
     found: dict = {}
     if rank == 0:

@@ -33,7 +33,7 @@ class _Levels:
     """The levels that one helper has opened."""
 
     def __init__(self) -> None:
-        self.joined = False
+        self.joined = False  # the ranks know each other
         self.opened: dict[tuple[str, Local], bool] = {}
         self.saves: collections.Counter[str] = collections.Counter()  # since the last to the run
         self.overdue: set[str] = set()  # runs without the step that was resumed from
@@ -46,24 +46,33 @@ def _of(current: Helper) -> _Levels:
     return _levels.setdefault(current, _Levels())
 
 
-def _join(current: Helper, seconds: int) -> None:
+def forget(current: Helper) -> None:
+    """After a failed save, which fails on all ranks: they make themselves known again at the next one.
+
+    A helper may have died, and its successor has another place.
+    """
+    _levels.pop(current, None)
+
+
+def _join(current: Helper, occasion: str, seconds: int) -> None:
     """Makes the helpers of all ranks known to each other."""
     rank, world = _job.rank_and_world()
     place = current.ask("listen").fields["place"]
-    job = _job.places(place, seconds) if world > 1 else {"places": [place], "names": ["rank 0"], "secret": ""}
+    job = _job.places(place, occasion, seconds) if world > 1 else {"places": [place], "names": ["rank 0"], "secret": ""}
     job["secret"] = job["secret"] or secrets.token_hex(16)
     current.ask("join", rank=rank, deadline=10 * seconds, **job)
 
 
-def opened(current: Helper, run: str, local: Local, seconds: int) -> bool:
+def opened(current: Helper, run: str, local: Local, occasion: str, seconds: int) -> bool:
     """Whether the level can be used: the same on all ranks, each of which calls this.
 
+    occasion: a name of this call, the same on all ranks, and never used before.
     If not, that was logged once: all saves go to the run. Raises ValueError for a redundancy that the job
     cannot have, TimeoutError if a rank does not come.
     """
     levels = _of(current)
     if not levels.joined:
-        _join(current, seconds)
+        _join(current, occasion, seconds)
         levels.joined = True
     key = run, local
     if key not in levels.opened:
@@ -75,7 +84,7 @@ def opened(current: Helper, run: str, local: Local, seconds: int) -> bool:
                 local=local.directory,
                 redundancy=local.redundancy,
                 keep_local=local.keep,
-                nonce=_job.session.word(seconds)[:8],
+                nonce=occasion[:8],
                 deadline=seconds,
             ).fields["covers"]
             levels.opened[key] = True
@@ -110,7 +119,7 @@ def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Call
     and errors of `load` that are no damage.
     """
     current, run = helper(), absolute(path)
-    if not opened(current, run, local, seconds):
+    if not opened(current, run, local, _job.session.nonce(0, seconds), seconds):
         return load(run, {})
     reply = current.ask("resume", run=run).fields
     while "load" in reply:

@@ -206,7 +206,7 @@ class Save:
         self._nonce = _job.session.nonce(step, options.seconds)
         self._rank, world = _job.rank_and_world()
         level = options.level
-        local = level is not None and _local.opened(self._helper, run, level, options.seconds)
+        local = level is not None and _local.opened(self._helper, run, level, self._nonce, options.seconds)
         self._begun = self._helper.request(
             "begin",
             local=local,
@@ -308,6 +308,7 @@ class Save:
         staged.release()
         if handle.done():
             return
+        _local.forget(self._helper)
         why = self._tell_failure(error)
         if isinstance(error, SaveFailed):
             error = SaveFailed(why, error.status)
