@@ -375,6 +375,7 @@ class Server {
   Status Resume(int64_t id, const nlohmann::json& head) {
     const std::lock_guard lock(resuming_.mutex);
     if (const auto outcome = head.find("outcome"); outcome != head.end()) {
+      if (!resuming_.running) return Corrupt("no step was to be loaded");
       resuming_.asked = id;
       resuming_.outcome = StatusOf(*outcome);
       resuming_.changed.notify_all();
@@ -386,7 +387,9 @@ class Server {
       level = levels_[head.at("run").get<std::string>()];
     }
     if (!level) return Corrupt("the run has no local level");
+    if (resuming_.running) return Corrupt("the job resumes already");
     resuming_.asked = id;
+    resuming_.running = true;
     resuming_.outcome.reset();
     Push(saves_, [this, level] {
       Result<std::optional<ResumeStep>> resumed = Aborted("");
@@ -397,6 +400,7 @@ class Server {
         return resumed.status();
       });
       const std::lock_guard done(resuming_.mutex);
+      resuming_.running = false;
       if (status.ok())
         Reply(resuming_.asked, {{{"resumed", resumed->has_value()},
                                  {"in_run", *resumed && (!(*resumed)->local || (*resumed)->drained)}},
@@ -449,6 +453,7 @@ class Server {
   struct {
     std::mutex mutex;
     std::condition_variable changed;
+    bool running = false;
     int64_t asked = 0;              // the request that waits for an answer
     std::optional<Status> outcome;  // of the load that was asked for
   } resuming_;

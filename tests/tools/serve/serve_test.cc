@@ -319,6 +319,90 @@ TEST(ServeTest, ARunRemovedBetweenSavesIsCreatedAgain) {
   }
 }
 
+json Local(const std::string& run, const std::string& directory) {
+  return {{"do", "local"}, {"run", run},        {"local", directory}, {"redundancy", ""},
+          {"keep_local", 2}, {"nonce", "01234567"}, {"deadline", 30}};
+}
+json JoinAlone(const std::string& place) {
+  return {{"do", "join"},      {"rank", 0},         {"secret", "s"},
+          {"places", {place}}, {"names", {"rank 0"}}, {"deadline", 30}};
+}
+
+TEST(ServeTest, ARankAloneSavesOnItsNodeAndResumes) {
+  const TempDir dir;
+  const std::string run = dir / "run";
+  Trainer trainer;
+  const json place = trainer.Ask({{"do", "listen"}}).packet.head["ok"]["place"];
+  ASSERT_TRUE(trainer.Ask(JoinAlone(place)).packet.head.contains("ok"));
+  ASSERT_TRUE(trainer.Ask(Local(run, dir / "node")).packet.head.contains("ok"));
+  const json resume{{"do", "resume"}, {"run", run}};
+  EXPECT_EQ(trainer.Ask(resume).packet.head["ok"]["resumed"], false);
+  trainer.Plan(0, 1, 0, kRows, 1);
+  ASSERT_TRUE(trainer
+                  .Ask({{"do", "begin"},
+                        {"run", run},
+                        {"step", 7},
+                        {"nonce", Trainer::kNonce},
+                        {"rank", 0},
+                        {"world", 1},
+                        {"local", true},
+                        {"durable", false}})
+                  .packet.head.contains("ok"));
+  const json saved = trainer.Save();
+  const std::string step = saved["ok"]["step_dir"];
+  EXPECT_TRUE(step.starts_with(dir / "node")) << saved;
+  EXPECT_FALSE(FileSystem::Posix().Stat(run + "/" + StepDirName(7)).ok());
+  const auto opened_step = StepReader::Open(FileSystem::Posix(), step);
+  ASSERT_TRUE(opened_step.ok()) << opened_step.status().message();
+  EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **opened_step).problems.empty());
+  EXPECT_EQ(trainer.Ask(resume).packet.head["ok"]["load"], step);
+  json outcome = resume;
+  outcome["outcome"] = json::object();
+  const json ended = trainer.Ask(outcome).packet.head["ok"];
+  EXPECT_EQ(ended["resumed"], true);
+  EXPECT_EQ(ended["in_run"], false);
+}
+
+// A trainer that dies while it loads does not leave its helper behind, and a request out of order is refused.
+TEST(ServeTest, RefusesRequestsOfALocalLevelThatDoNotFit) {
+  const TempDir dir;
+  const std::string run = dir / "run";
+  Trainer trainer;
+  const auto refused = [&](json request, const std::string& words) {
+    const json reply = trainer.Ask(request).packet.head;
+    EXPECT_EQ(reply["kind"], "corrupt") << request << reply;
+    EXPECT_NE(reply["error"].get<std::string>().find(words), std::string::npos) << reply;
+  };
+  refused(JoinAlone("1 127.0.0.1"), "rank 0 of 1 joins");
+  refused(Local(run, dir / "node"), "have not joined");
+  const json place = trainer.Ask({{"do", "listen"}}).packet.head["ok"]["place"];
+  for (const int rank : {-1, 1}) {
+    json join = JoinAlone(place);
+    join["rank"] = rank;
+    refused(join, "joins");
+  }
+  json nameless = JoinAlone(place);
+  nameless["names"] = json::array();
+  refused(nameless, "joins");
+  ASSERT_TRUE(trainer.Ask(JoinAlone(place)).packet.head.contains("ok"));
+  for (const auto& [field, value] : std::map<std::string, json>{
+           {"nonce", "../../etc"}, {"run", ""}, {"local", ""}, {"keep_local", 0}, {"deadline", -1}}) {
+    json local = Local(run, dir / "node");
+    local[field] = value;
+    refused(local, "");
+  }
+  refused({{"do", "resume"}, {"run", run}}, "no local level");
+  refused({{"do", "resume"}, {"run", run}, {"outcome", json::object()}}, "no step was to be loaded");
+  refused({{"do", "begin"},
+           {"run", run},
+           {"step", 7},
+           {"nonce", Trainer::kNonce},
+           {"rank", 0},
+           {"world", 1},
+           {"local", true}},
+          "no local level");
+}
+
 // A process that opens the lock's file again waits for itself.
 TEST(ServeTest, AllPathsToARunMeanTheSameRun) {
   const TempDir dir;
