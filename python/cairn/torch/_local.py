@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import logging
 import os
 import secrets
+import sys
 import weakref
 from typing import Callable, NamedTuple, TypeVar, Union
 
@@ -34,6 +36,7 @@ class _Levels:
 
     def __init__(self) -> None:
         self.joined = False  # the ranks know each other
+        self.leads = _job.rank_and_world()[0] == 0
         self.opened: dict[tuple[str, Local], bool] = {}
         self.saves: collections.Counter[str] = collections.Counter()  # since the last to the run
         self.overdue: set[str] = set()  # runs without the step that was resumed from
@@ -140,6 +143,19 @@ def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Call
     if not reply["in_run"]:
         _of(current).overdue.add(run)
     return loaded
+
+
+def _warn_at_exit() -> None:
+    """A job's end may clear the memory of its nodes."""
+    runs = {run for levels in _levels.values() if levels.leads for run, count in levels.saves.items() if count}
+    for run in sorted(runs):
+        print(
+            f"cairn: the newest step of {run} is only on the nodes; give every=1 to the last save of a training",
+            file=sys.stderr,
+        )
+
+
+atexit.register(_warn_at_exit)
 
 
 def _kind(error: BaseException) -> str:
