@@ -13,6 +13,7 @@
 #include "ckpt/job/peer_files.h"
 
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -35,6 +36,7 @@ constexpr uint32_t kMaxHeadBytes = 1 << 16;  // of a request, of a failure
 constexpr double kConnectSeconds = 5;        // for each address
 constexpr double kSecretSeconds = 5;
 constexpr double kLingerSeconds = 2;
+constexpr int kLookMilliseconds = 100;
 constexpr size_t kMaxPosted = 256;  // older messages are of operations that were abandoned
 constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 32;
 constexpr char kGood = 'g', kBad = 'b';
@@ -350,7 +352,7 @@ Result<UniqueFd> PeerFiles::Request(int rank, std::string request) {
 }
 
 Result<std::vector<std::string>> PeerFiles::Take(std::span<const int> ranks, const std::string& name,
-                                                 double seconds) {
+                                                 const std::function<double()>& seconds) {
   const Stopwatch watch;
   ByteWriter request;
   request.PutText(name);
@@ -363,16 +365,15 @@ Result<std::vector<std::string>> PeerFiles::Take(std::span<const int> ranks, con
   std::vector<std::string> messages;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const int socket = connections[i].get();
-    SetTimeout(socket, std::max(0.001, seconds - watch.Seconds()));
+    pollfd answer{.fd = socket, .events = POLLIN, .revents = 0};
+    while (poll(&answer, 1, kLookMilliseconds) <= 0)
+      if (watch.Seconds() > seconds())
+        return Aborted("no answer within {:g} s from {}", seconds(), job_.names[ranks[i]]);
     uint64_t bytes = 0;
     bool good = ReceiveAll(socket, std::as_writable_bytes(std::span(&bytes, 1))) && bytes <= kMaxMessageBytes;
-    SetTimeout(socket, timeout_seconds_);
     std::string message(good ? bytes : 0, '\0');
     good = good && ReceiveAll(socket, std::as_writable_bytes(std::span(message)));
-    if (!good)
-      return watch.Seconds() < seconds
-                 ? Aborted("{} has ended", job_.names[ranks[i]])
-                 : Aborted("no answer within {:g} s from {}", seconds, job_.names[ranks[i]]);
+    if (!good) return Aborted("{} has ended", job_.names[ranks[i]]);
     messages.push_back(std::move(message));
   }
   const std::lock_guard lock(mutex_);

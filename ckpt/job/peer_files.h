@@ -84,8 +84,9 @@ class PeerFiles {
   // Leaves a message, which `readers` other ranks will take. Names of messages are used once.
   void Post(std::string name, std::string message, int readers);
   // The messages of this name from all of `ranks`, in their order. Errors: Aborted naming a rank that is
-  // gone, or leaves none within `seconds`.
-  Result<std::vector<std::string>> Take(std::span<const int> ranks, const std::string& name, double seconds);
+  // gone, or leaves none within `seconds`, which is asked again and again.
+  Result<std::vector<std::string>> Take(std::span<const int> ranks, const std::string& name,
+                                        const std::function<double()>& seconds);
 
  private:
   struct Posted {

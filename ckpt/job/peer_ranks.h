@@ -11,10 +11,13 @@ namespace cairn {
 
 class PeerRanks final : public JobRanks {
  public:
-  // `channel`: a name that no other one over `peers` has; each of them is used by one thread. `seconds`: for
-  // each operation. `peers` must outlive it, and have joined before the first operation.
-  PeerRanks(PeerFiles& peers, std::string channel, double seconds)
-      : peers_(peers), channel_(std::move(channel)), seconds_(seconds) {}
+  // How long an operation waits for another rank; called again and again, because it may change.
+  using Seconds = std::function<double()>;
+
+  // `channel`: a name that no other one over `peers` has; each of them is used by one thread. `peers` must
+  // outlive it, and have joined before the first operation.
+  PeerRanks(PeerFiles& peers, std::string channel, Seconds seconds)
+      : peers_(peers), channel_(std::move(channel)), seconds_(std::move(seconds)) {}
 
   int rank() const override { return peers_.rank(); }
   int size() const override { return peers_.size(); }
@@ -27,7 +30,7 @@ class PeerRanks final : public JobRanks {
 
   PeerFiles& peers_;
   const std::string channel_;
-  const double seconds_;
+  const Seconds seconds_;
   uint64_t sequence_ = 0;  // of operations, the same on all ranks
 };
 

@@ -22,8 +22,8 @@ class PeerWorld {
       job.names.push_back("rank " + std::to_string(rank));
     }
     for (job.rank = 0; job.rank < size; ++job.rank)
-      peers_[job.rank]->Join(
-          job, std::make_unique<PeerRanks>(*peers_[job.rank], "sessions", 10 * timeout_seconds));
+      peers_[job.rank]->Join(job, std::make_unique<PeerRanks>(*peers_[job.rank], "sessions",
+                                                              [=] { return 10 * timeout_seconds; }));
   }
 
   // Runs `body(ranks, peers)` as every rank.
@@ -33,7 +33,7 @@ class PeerWorld {
     std::vector<std::thread> threads;
     for (const auto& peers : peers_)
       threads.emplace_back([&] {
-        PeerRanks ranks(*peers, channel, 60);
+        PeerRanks ranks(*peers, channel, [] { return 60; });
         body(ranks, *peers);
       });
     for (std::thread& thread : threads) thread.join();

@@ -17,6 +17,9 @@
 
 namespace cairn {
 
+// The part of a patience that remains once the trainer has ended.
+inline constexpr int kShortPatience = 10;
+
 // A line on stderr under the program's name.
 void ReportLine(const std::string& line);
 

@@ -16,9 +16,6 @@ Result<LocalLevel::Request> LocalLevel::Request::Parse(const nlohmann::json& sai
                               .redundancy = said.at("redundancy").get<std::string>()},
                   .nonce = said.at("nonce").get<std::string>()};
   CAIRN_ASSIGN_OR_RETURN(request.options.keep_last, IntegerAt<int64_t>(said, "keep_local"));
-  CAIRN_ASSIGN_OR_RETURN(const auto seconds, IntegerAt<uint32_t>(said, "deadline"));
-  request.patience = std::chrono::seconds(seconds);
-  request.options.wait_seconds = seconds / 2.0;  // the other ranks wait for all of it
   if (request.run_dir.empty() || request.options.directory.empty() || request.nonce.size() != kNonceDigits ||
       !IsHex(request.nonce) || request.options.keep_last < 1)
     return Corrupt("local steps of \"{}\" in \"{}\"", request.run_dir, request.options.directory);
@@ -27,10 +24,15 @@ Result<LocalLevel::Request> LocalLevel::Request::Parse(const nlohmann::json& sai
 
 Result<std::shared_ptr<LocalLevel>> LocalLevel::Open(FileSystem& fs, HeldRuns& runs,
                                                      std::shared_ptr<PeerFiles> peers, Request request) {
+  request.options.wait_seconds = request.patience() / 2;
   std::shared_ptr<LocalLevel> level(new LocalLevel(fs, runs, std::move(peers), std::move(request)));
   const std::string& run_dir = level->request_.run_dir;
+  // For the helpers of the job before. The other ranks wait for twice that.
+  const Patience half = [&] {
+    return std::chrono::seconds(static_cast<int64_t>(level->request_.patience() / 2));
+  };
   const auto hold = [&]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(runs.Hold(fs, run_dir, [&] { return level->request_.patience; }));
+    CAIRN_RETURN_IF_ERROR(runs.Hold(fs, run_dir, half));
     CAIRN_ASSIGN_OR_RETURN(RunIdentity run, IdentifyRun(fs, run_dir));
     return std::move(run.run);
   };

@@ -24,10 +24,10 @@ class LocalLevel {
   struct Request {
     std::string run_dir;
     LocalOptions options;
-    std::string nonce;                // hex digits, the same on all ranks, different for each one
-    std::chrono::seconds patience{};  // with another rank
+    std::string nonce;            // hex digits, the same on all ranks, different for each one
+    PeerRanks::Seconds patience;  // with another rank
 
-    // {"run", "local", "redundancy", "keep_local", "nonce", "deadline"}. Errors: Corrupt.
+    // Without the patience: {"run", "local", "redundancy", "keep_local", "nonce"}. Errors: Corrupt.
     static Result<Request> Parse(const nlohmann::json& said);
   };
 
@@ -39,7 +39,7 @@ class LocalLevel {
   const LocalPlace& place() const { return place_; }
   const std::string& run() const { return run_; }
   PeerFiles& peers() const { return *peers_; }
-  double seconds() const { return static_cast<double>(request_.patience.count()); }
+  const PeerRanks::Seconds& patience() const { return request_.patience; }
 
   // OK if the directory has room for `bytes` and their parity. Errors: NoSpace with the figures.
   Status CheckRoom(uint64_t bytes) const;
@@ -67,8 +67,8 @@ class LocalLevel {
   HeldRuns& runs_;
   const std::shared_ptr<PeerFiles> peers_;
   const Request request_;
-  PeerRanks ranks_{*peers_, request_.nonce, seconds()};  // of the thread that opens and resumes
-  std::string run_;                                      // its identity
+  PeerRanks ranks_{*peers_, request_.nonce, request_.patience};  // of the thread that opens and resumes
+  std::string run_;                                              // its identity
   LocalPlace place_;
   std::mutex mutex_;
   std::multiset<int64_t> in_use_;

@@ -225,7 +225,7 @@ class Server {
                     const std::shared_ptr<SaveInput>& input) {
     StepSave& save = running->save;
     const Status local = Caught([&]() -> Status {
-      CAIRN_RETURN_IF_ERROR(running->begun);
+      if (!running->begun.ok()) return save.Abandon(running->begun), running->begun;
       return save.SaveLocally(*input->plan, input->values, input->options,
                               [&](uint64_t end) { return running->filling.WaitFor(end); });
     });
@@ -298,7 +298,7 @@ class Server {
   }
   void Abandon(const std::shared_ptr<RunningSave>& save, const std::string& why) {
     Push(saves_, [save, why] {
-      if (save->begun.ok()) save->save.Abandon(Aborted("{}", why));
+      if (save->begun.ok() || save->level) save->save.Abandon(Aborted("{}", why));
     });
   }
 
@@ -314,6 +314,13 @@ class Server {
     const std::vector<std::string> left = running.save.RetireSteps();
     Saved(id, running, written, durable, left);
     return OkStatus();
+  }
+
+  // Short once the trainer has ended: the restarted training waits for the run and the directories.
+  PeerRanks::Seconds PatienceOf(uint32_t seconds) {
+    return [this, seconds] {
+      return trainer_ended_ ? std::max(1.0, seconds / static_cast<double>(kShortPatience)) : seconds;
+    };
   }
 
   // Another helper finds this one there.
@@ -333,13 +340,15 @@ class Server {
     if (!peers_ || job.rank < 0 || job.rank >= world || world > kMaxWorld ||
         job.names.size() != job.places.size())
       return Corrupt("rank {} of {} joins", job.rank, world);
-    peers_->Join(std::move(job), std::make_unique<PeerRanks>(*peers_, "sessions", seconds));
+    peers_->Join(std::move(job), std::make_unique<PeerRanks>(*peers_, "sessions", PatienceOf(seconds)));
     Reply(id);
     return OkStatus();
   }
   // Another level of the same run ends first, with all its saves.
   Status Local(int64_t id, const nlohmann::json& head) {
     CAIRN_ASSIGN_OR_RETURN(LocalLevel::Request request, LocalLevel::Request::Parse(head));
+    CAIRN_ASSIGN_OR_RETURN(const auto seconds, IntegerAt<uint32_t>(head, "deadline"));
+    request.patience = PatienceOf(seconds);
     if (!peers_) return Corrupt("the ranks have not joined");
     Push(saves_, [this, id, request = std::move(request)] {
       const std::string run_dir = request.run_dir;

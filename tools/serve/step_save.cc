@@ -27,7 +27,6 @@ namespace {
 
 constexpr double kMaxPatience = 1e9;  // seconds; clocks hold twice as many
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
-constexpr int kShortPatience = 10;  // the part of it that remains once the trainer has ended
 
 std::string ContentName(std::string_view kind, std::string_view bytes) {
   return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
@@ -100,7 +99,7 @@ Status StepSave::BeginInRun() {
 
 Status StepSave::SaveLocally(SavePlan& plan, const SaveValues& values, const SaveOptions& options,
                              const std::function<Status(uint64_t end)>& wait_for) {
-  PeerRanks ranks(level_->peers(), request_.nonce, level_->seconds());
+  PeerRanks ranks(level_->peers(), request_.nonce, level_->patience());
   identity_ = {level_->run(), request_.step};
   LocalSave save(fs_, level_->place(), ranks, level_->peers(), identity_, request_.nonce);
   now_ = {.directory = save.partial(), .local = true};
@@ -410,7 +409,7 @@ void StepSave::Hear(const nlohmann::json& news) {
 
 // Before SaveLocally: the other ranks wait for this one's part.
 void StepSave::AbandonLocally(const Status& why) {
-  PeerRanks ranks(level_->peers(), request_.nonce, level_->seconds());
+  PeerRanks ranks(level_->peers(), request_.nonce, level_->patience());
   LocalSave save(fs_, level_->place(), ranks, level_->peers(), {level_->run(), request_.step},
                  request_.nonce);
   (void)save.Commit(why, {.contents = {}, .sealer_reads = true, .files = {}},

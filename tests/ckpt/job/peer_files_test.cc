@@ -116,7 +116,8 @@ TEST(PeerRanks, ALateRankIsNamedAndOneThatHasEndedAtOnce) {
       job.names.push_back(fmt::format("rank {}", rank));
     }
     for (job.rank = 0; job.rank < 3; ++job.rank) peers[job.rank]->Join(job, nullptr);
-    PeerRanks root(*peers[0], "c", ended ? 60 : 0.3), other(*peers[1], "c", 60);
+    PeerRanks root(*peers[0], "c", [&] { return ended ? 60 : 0.3; });
+    PeerRanks other(*peers[1], "c", [] { return 60; });
     ASSERT_TRUE(other.GatherToRoot("1", "votes").ok());
     if (ended) peers[2].reset();
     const auto votes = root.GatherToRoot("0", "votes");
@@ -126,7 +127,7 @@ TEST(PeerRanks, ALateRankIsNamedAndOneThatHasEndedAtOnce) {
     // The next operation does not see a message of this one.
     ASSERT_TRUE(other.GatherToRoot("again", "votes").ok());
     if (ended) continue;
-    PeerRanks third(*peers[2], "c", 60);
+    PeerRanks third(*peers[2], "c", [] { return 60; });
     ASSERT_TRUE(third.GatherToRoot("late", "votes").ok());
     ASSERT_TRUE(third.GatherToRoot("in time", "votes").ok());
     EXPECT_EQ(root.GatherToRoot("0", "votes").value(), (std::vector<std::string>{"0", "again", "in time"}));
