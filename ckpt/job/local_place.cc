@@ -87,7 +87,8 @@ Status Clean(FileSystem& fs, const std::string& directory, const Say& say) {
   return OkStatus();
 }
 
-Status Claim(FileSystem& fs, const LocalOwner& owner, double wait_seconds, LocalPlace& place, const Say& say) {
+Status Claim(FileSystem& fs, const LocalOwner& owner, double wait_seconds, LocalPlace& place,
+             const Say& say) {
   const Stopwatch watch;
   Result<LocalClaim> claim = LocalClaim::Take(fs, place.run_dir, owner);
   while (claim.status().kind() == StatusKind::kAlreadyExists && watch.Seconds() < wait_seconds) {
@@ -206,8 +207,9 @@ Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, c
   CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(run_dir, run, ranks));
   CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, ranks));
   place.leader = place.sharers[0] == ranks.rank();
-  CAIRN_RETURN_IF_ERROR(
-      Agree(ranks, place.leader ? Claim(fs, owner, options.wait_seconds, place, say) : OkStatus(), "local directories"));
+  CAIRN_RETURN_IF_ERROR(Agree(ranks,
+                              place.leader ? Claim(fs, owner, options.wait_seconds, place, say) : OkStatus(),
+                              "local directories"));
   if (redundancy.group > 0) {
     CAIRN_RETURN_IF_ERROR(FindGroup(options.redundancy, redundancy, ranks, place, say));
   }

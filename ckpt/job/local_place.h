@@ -14,9 +14,9 @@
 namespace cairn {
 
 struct LocalOptions {
-  std::string directory;   // of all runs on this node; "{rank}" is replaced by the rank
-  std::string redundancy;  // as ParseRedundancy takes it
-  int64_t keep_last = 2;   // healthy steps
+  std::string directory;    // of all runs on this node; "{rank}" is replaced by the rank
+  std::string redundancy;   // as ParseRedundancy takes it
+  int64_t keep_last = 2;    // healthy steps
   double wait_seconds = 0;  // for another process to leave the directory: one of the job before
 };
 

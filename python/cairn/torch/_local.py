@@ -54,15 +54,16 @@ def forget(current: Helper) -> None:
 
     A helper may have died, and its successor has another place.
     """
-    _levels.pop(current, None)
+    levels = _of(current)
+    levels.joined, levels.opened = False, {}
 
 
 def _join(current: Helper, occasion: str, seconds: int) -> None:
     """Makes the helpers of all ranks known to each other."""
     rank, world = _job.rank_and_world()
     place = current.ask("listen").fields["place"]
-    job = _job.places(place, occasion, seconds) if world > 1 else {"places": [place], "names": ["rank 0"], "secret": ""}
-    job["secret"] = job["secret"] or secrets.token_hex(16)
+    one = {"places": [place], "names": ["rank 0"], "secret": secrets.token_hex(16)}
+    job = _job.places(place, occasion, seconds) if world > 1 else one
     current.ask("join", rank=rank, deadline=10 * seconds, **job)
 
 
@@ -147,12 +148,11 @@ def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Call
 
 def _warn_at_exit() -> None:
     """A job's end may clear the memory of its nodes."""
-    runs = {run for levels in _levels.values() if levels.leads for run, count in levels.saves.items() if count}
-    for run in sorted(runs):
-        print(
-            f"cairn: the newest step of {run} is only on the nodes; give every=1 to the last save of a training",
-            file=sys.stderr,
-        )
+    advice = "is only on the nodes; give every=1 to the last save of a training"
+    for levels in list(_levels.values()):
+        for run, count in levels.saves.items():
+            if levels.leads and count:
+                print(f"cairn: the newest step of {run} {advice}", file=sys.stderr)
 
 
 atexit.register(_warn_at_exit)

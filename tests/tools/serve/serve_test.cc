@@ -320,11 +320,11 @@ TEST(ServeTest, ARunRemovedBetweenSavesIsCreatedAgain) {
 }
 
 json Local(const std::string& run, const std::string& directory) {
-  return {{"do", "local"}, {"run", run},        {"local", directory}, {"redundancy", ""},
+  return {{"do", "local"},   {"run", run},          {"local", directory}, {"redundancy", ""},
           {"keep_local", 2}, {"nonce", "01234567"}, {"deadline", 30}};
 }
 json JoinAlone(const std::string& place) {
-  return {{"do", "join"},      {"rank", 0},         {"secret", "s"},
+  return {{"do", "join"},      {"rank", 0},           {"secret", "s"},
           {"places", {place}}, {"names", {"rank 0"}}, {"deadline", 30}};
 }
 
