@@ -328,7 +328,7 @@ json JoinAlone(const std::string& place) {
           {"places", {place}}, {"names", {"rank 0"}}, {"deadline", 30}};
 }
 
-TEST(ServeTest, ARankAloneSavesOnItsNodeAndResumes) {
+TEST(ServeTest, ASingleRankSavesOnItsNodeAndResumes) {
   const TempDir dir;
   const std::string run = dir / "run";
   Trainer trainer;
