@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/status.h"
+
 namespace cairn {
 
 struct CheckpointFlags {

@@ -45,7 +45,7 @@ Result<std::shared_ptr<LocalLevel>> LocalLevel::Open(FileSystem& fs, HeldRuns& r
 Status LocalLevel::CheckRoom(uint64_t bytes) const {
   const uint64_t data = place_.group.empty() ? 1 : place_.group.size() - place_.parity;
   const uint64_t parity = place_.group.empty() ? 0 : bytes * place_.parity / data;
-  return CheckFreeSpace(fs_, place_.run_dir, bytes + parity)
+  return CheckFreeSpace(fs_, place_.run_dir, (bytes + parity) * place_.sharers.size())
       .WithContext("local steps (fewer of them: keep_local; or keep them on a larger file system)");
 }
 

@@ -41,7 +41,8 @@ class LocalLevel {
   PeerFiles& peers() const { return *peers_; }
   const PeerRanks::Seconds& patience() const { return request_.patience; }
 
-  // OK if the directory has room for `bytes` and their parity. Errors: NoSpace with the figures.
+  // OK if the directory has room for `bytes` of each rank that shares it, and their parity. Errors: NoSpace
+  // with the figures.
   Status CheckRoom(uint64_t bytes) const;
   // Removes old steps but those that are in use. `left` is called for what could not be deleted.
   Status Retire(const std::string& nonce, const Complain& left);
