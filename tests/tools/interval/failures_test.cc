@@ -7,14 +7,18 @@ namespace {
 
 // The intervals of tables of the Poisson distribution: 90 %, both sides.
 TEST(FailuresTest, BoundsAreTheExactOnesOfACount) {
-  const std::array<double, 3> table[] = {
+  struct Row {
+    int64_t count;
+    double low, high;
+  };
+  const Row table[] = {
       {0, 0, 2.9957},         {1, 0.0513, 4.7439},       {3, 0.8177, 7.7537},        {10, 5.4254, 16.9622},
       {100, 84.139, 118.079}, {299, 271.1376, 329.0468}, {1000, 948.5598, 1053.6031}};
   for (const auto& [count, low, high] : table) {
-    const FailureRate rate = RateOf(static_cast<int64_t>(count), 1, 1);
+    const FailureRate rate = RateOf(count, 1.0, 1.0);
     EXPECT_NEAR(rate.low, low, 2e-3) << count;
     EXPECT_NEAR(rate.high, high, 2e-3) << count;
-    EXPECT_DOUBLE_EQ(rate.expected, count > 0 ? count : 0.5);
+    EXPECT_DOUBLE_EQ(rate.expected, count > 0 ? static_cast<double>(count) : 0.5);
   }
 }
 
