@@ -114,6 +114,21 @@ def train(rank, world, directory, job, name, how, redundancy, resumes, until, ki
         saving.result()
 
 
+def go_back(rank, world, directory):
+    """The run has step 3, the nodes have 4 and 5; this training continues from 3, and saves another step 4."""
+    join(rank, world, directory, "go_back")
+    training, run = Training("ddp", world), f"{directory}/back/run"
+    assert training.load(f"{run}/step-00000003") == 3
+    torch.manual_seed(99)
+    with torch.no_grad():
+        training.model.scale.add_(1)
+    training.extra["step"] = 4
+    if rank == 0:
+        known = pathlib.Path(f"{directory}/back/digests.json")
+        known.write_text(json.dumps({**json.loads(known.read_text()), "4": training.digests()}))
+    cairn.torch.save(training.state(), run, 4, every=9, **local_of(directory, "back", "xor:2"))
+
+
 def refused(rank, world, directory):
     """What the ranks cannot have is refused on each of them, by name."""
     join(rank, world, directory, "refused")

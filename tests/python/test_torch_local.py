@@ -58,6 +58,12 @@ class LocalTest(ranks.RanksCase):
                     for file in self.local_files(name, rank, pattern):
                         os.remove(file)
             self.train(4, name, how, xor, 7, 8)
+        for what, ranks_of_it in {"values of rank 0": (0,), "values of rank 2": (2,), "values of all but rank 3": (0, 1, 2)}.items():
+            with self.subTest(f"a bit in the {what}"):
+                for rank in ranks_of_it:
+                    for file in self.local_files(name, rank, "shard-0000[45].h5"):
+                        ranks.flip(file, os.path.getsize(file) - 4000)
+                self.train(4, name, how, xor, 8, 8)
         with self.subTest("a rank"):
             self.train(3, name, how, "xor:3", 8, 10)
         with self.subTest("two nodes, so only the run has a step"):
@@ -68,6 +74,12 @@ class LocalTest(ranks.RanksCase):
             for step in glob.glob(f"{self.directory}/{name}/run/step-*"):
                 shutil.rmtree(step)
             self.train(2, name, how, "xor:2", 11, 12)
+
+    def test_a_training_that_went_back(self):
+        """It loads a step by its path, not from the nodes: those that it gave up are not resumed from."""
+        self.train(2, "back", "ddp", "xor:2", None, 5)
+        self.run_ranks("go_back", 2)
+        self.train(2, "back", "ddp", "xor:2", 4, 4)
 
     def test_trainers_die_while_they_save(self):
         """Their helpers finish what was copied."""

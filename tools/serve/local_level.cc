@@ -39,7 +39,23 @@ Result<std::shared_ptr<LocalLevel>> LocalLevel::Open(FileSystem& fs, HeldRuns& r
   CAIRN_ASSIGN_OR_RETURN(level->run_, FromRoot(level->ranks_, "run directory", hold));
   CAIRN_ASSIGN_OR_RETURN(level->place_, OpenLocalPlace(fs, level->request_.options, run_dir, level->run_,
                                                        level->request_.nonce, level->ranks_, ReportLine));
+  CAIRN_RETURN_IF_ERROR(level->NoteNewest());
   return level;
+}
+
+// A save descends from the newest step or gives it up, also if that is on the nodes and the training has
+// loaded another one by its path.
+Status LocalLevel::NoteNewest() {
+  LocalSteps local(fs_, place_, request_.nonce, ranks_, *peers_, ReportLine);
+  CAIRN_RETURN_IF_ERROR(local.Survey());
+  const auto note = [&]() -> Status {
+    if (ranks_.rank() != 0) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, StepsToResume(fs_, request_.run_dir, run_, &local));
+    CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
+    if (found.newest) run->Committed(*found.newest);
+    return OkStatus();
+  };
+  return Agree(ranks_, note(), "local steps");
 }
 
 Status LocalLevel::CheckRoom(uint64_t bytes) const {
@@ -71,10 +87,6 @@ Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
   CAIRN_RETURN_IF_ERROR(local.Survey());
   const auto list = [&]() -> Result<std::string> {
     CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, StepsToResume(fs_, request_.run_dir, run_, &local));
-    if (found.newest) {
-      CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
-      run->Committed(*found.newest);
-    }
     ByteWriter out;
     for (const ResumeStep& step : found.steps) step.Encode(out);
     return std::move(out).Take();

@@ -64,6 +64,8 @@ class LocalLevel {
   LocalLevel(FileSystem& fs, HeldRuns& runs, std::shared_ptr<PeerFiles> peers, Request request)
       : fs_(fs), runs_(runs), peers_(std::move(peers)), request_(std::move(request)) {}
 
+  Status NoteNewest();
+
   FileSystem& fs_;
   HeldRuns& runs_;
   const std::shared_ptr<PeerFiles> peers_;
