@@ -3,18 +3,11 @@
 #include <algorithm>
 
 #include "ckpt/base/byte_codec.h"
-#include "ckpt/io/write_ring.h"
 #include "ckpt/job/peer_file_system.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 
 namespace cairn {
-namespace {
-
-constexpr uint64_t kCopyBytes = 1 << 20;
-
-}  // namespace
-
 LocalSave::LocalSave(FileSystem& fs, const LocalPlace& place, JobRanks& ranks, PeerFiles& peers,
                      StepIdentity identity, const std::string& nonce)
     : fs_(fs),
@@ -79,26 +72,11 @@ Status LocalSave::WriteShare(const Result<StepSeal>& seal, Offers& offers) {
 Status LocalSave::CopyFurtherShards(const Manifest& manifest) {
   if (!place_.leader || ranks_.rank() == 0) return OkStatus();
   for (const ManifestFile& file : manifest.files) {
-    if (WriterOf(file.name) >= ranks_.size()) CAIRN_RETURN_IF_ERROR(CopyFromRoot(file));
+    if (WriterOf(file.name) >= ranks_.size())
+      CAIRN_RETURN_IF_ERROR(CopyPeerFile(peers_, /*rank=*/0, file.name, file.bytes, fs_,
+                                         JoinPath(committer_.partial(), file.name)));
   }
   return OkStatus();
-}
-
-Status LocalSave::CopyFromRoot(const ManifestFile& file) {
-  const std::string path = JoinPath(committer_.partial(), file.name);
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<File> copy, fs_.Create(path));
-  WriteRing ring(fs_);
-  SequentialWriter out(ring, copy.get(), 0);
-  std::vector<std::byte> part(kCopyBytes);
-  for (uint64_t done = 0; done < file.bytes; done += part.size()) {
-    part.resize(std::min(kCopyBytes, file.bytes - done));
-    CAIRN_RETURN_IF_ERROR(ReadPeerFile(peers_, /*rank=*/0, file.name, done, part));
-    out.Append(part);
-  }
-  out.Flush();
-  CAIRN_RETURN_IF_ERROR(ring.Drain());
-  CAIRN_RETURN_IF_ERROR(copy->Sync());
-  return copy->Close();
 }
 
 Status LocalSave::WriteParityOf(const Manifest& manifest) {

@@ -43,7 +43,6 @@ class LocalSave {
   Result<StepSeal> Seal(const Result<SavePart>& part, Offers& offers, const JobSave::Sealer& seal);
   Status WriteShare(const Result<StepSeal>& seal, Offers& offers);
   Status CopyFurtherShards(const Manifest& manifest);
-  Status CopyFromRoot(const ManifestFile& file);
   Status WriteParityOf(const Manifest& manifest);
 
   FileSystem& fs_;

@@ -212,6 +212,7 @@ Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
     for (ByteReader in(blobs[rank]); in.left() > 0 && in.ok();) {
       const std::string name(in.GetText());
       verified.rank_of.emplace(name, rank);
+      if (rank == ranks_.rank()) verified.here.insert(name);
       if (in.Get<uint8_t>() == 0) continue;
       CAIRN_ASSIGN_OR_RETURN(const ParityGroup group,
                              ParityGroup::DecodeMembers({current_.manifest.run, current_.step}, in));
@@ -313,12 +314,30 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
       jobs.emplace_back(
           [this, &bytes, path = JoinPath(partial, name)] { return WriteSmallFile(fs_, path, bytes); });
     };
+    RestoreCopies(verified, partial, jobs);
     restore(kIndexName, current_.index);
     restore(kManifestName, current_.manifest_text);
   }
   if (!jobs.empty()) CAIRN_RETURN_IF_ERROR(CommitterOf(current_.step).MakePartial());
   for (const auto& job : jobs) CAIRN_RETURN_IF_ERROR(job());
   return OkStatus();
+}
+
+// Shards that this directory and another have (LocalSave::CopyFurtherShards), if this copy is damaged.
+void LocalSteps::RestoreCopies(const Verified& verified, const std::string& partial,
+                               std::vector<std::function<Status()>>& jobs) {
+  const auto offers = Offers(current_.step);
+  for (const ManifestFile& file : current_.manifest.files) {
+    const auto good = verified.rank_of.find(file.name);
+    if (!offers.contains(file.name) || verified.here.contains(file.name) || good == verified.rank_of.end() ||
+        std::ranges::count(place_.sharers, good->second) > 0)
+      continue;
+    jobs.emplace_back([this, &file, rank = good->second, partial]() -> Status {
+      CAIRN_RETURN_IF_ERROR(
+          CopyPeerFile(peers_, rank, file.name, file.bytes, fs_, JoinPath(partial, file.name)));
+      return VerifyShardAt(partial, file.name);
+    });
+  }
 }
 
 // Moves the files one by one into an existing step directory, each in place of a damaged or missing one;

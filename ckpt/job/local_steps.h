@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,7 @@ class LocalSteps {
   struct Verified {
     std::map<std::string, int> rank_of;           // by name
     std::map<std::string, ParityGroup> group_of;  // by name of a shard
+    std::set<std::string> here;                   // those of this rank
   };
 
   std::string Directory(int64_t step) const;
@@ -88,6 +90,8 @@ class LocalSteps {
   Status VerifyShardAt(const std::string& directory, const std::string& name) const;
   Status CheckRebuildable(const Verified& verified) const;
   Status RebuildHere(const Verified& verified);
+  void RestoreCopies(const Verified& verified, const std::string& partial,
+                     std::vector<std::function<Status()>>& jobs);
   Status Install() const;
 
   FileSystem& fs_;

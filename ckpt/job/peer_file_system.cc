@@ -1,7 +1,13 @@
 #include "ckpt/job/peer_file_system.h"
 
+#include <algorithm>
+
+#include "ckpt/io/write_ring.h"
+
 namespace cairn {
 namespace {
+
+constexpr uint64_t kCopyBytes = 1 << 20;
 
 class PeerFile final : public ReadOnlyFile {
  public:
@@ -24,6 +30,23 @@ Status ReadPeerFile(PeerFiles& peers, int rank, const std::string& name, uint64_
                     std::span<std::byte> bytes) {
   const PeerFiles::Read read{rank, name, offset, bytes};
   return peers.ReadAll({&read, 1});
+}
+
+Status CopyPeerFile(PeerFiles& peers, int rank, const std::string& name, uint64_t bytes, FileSystem& fs,
+                    const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<File> copy, fs.Create(path));
+  WriteRing ring(fs);
+  SequentialWriter out(ring, copy.get(), 0);
+  std::vector<std::byte> part(kCopyBytes);
+  for (uint64_t done = 0; done < bytes; done += part.size()) {
+    part.resize(std::min(kCopyBytes, bytes - done));
+    CAIRN_RETURN_IF_ERROR(ReadPeerFile(peers, rank, name, done, part));
+    out.Append(part);
+  }
+  out.Flush();
+  CAIRN_RETURN_IF_ERROR(ring.Drain());
+  CAIRN_RETURN_IF_ERROR(copy->Sync());
+  return copy->Close();
 }
 
 Result<std::unique_ptr<File>> PeerFileSystem::OpenForRead(const std::string& path, Direct direct) {

@@ -13,6 +13,10 @@ namespace cairn {
 Status ReadPeerFile(PeerFiles& peers, int rank, const std::string& name, uint64_t offset,
                     std::span<std::byte> bytes);
 
+// Creates and syncs `path` as a copy of a file of `bytes` bytes that `rank` offers.
+Status CopyPeerFile(PeerFiles& peers, int rank, const std::string& name, uint64_t bytes, FileSystem& fs,
+                    const std::string& path);
+
 class PeerFileSystem final : public ReadOnlyFileSystem {
  public:
   // A rank that has a file, and its size.
