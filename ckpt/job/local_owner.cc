@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kOwnerName = "OWNER";
 constexpr uint64_t kMaxBytes = 64 << 10;
-constexpr const char* kRemedy = "keep local steps elsewhere, or remove it if it is no longer needed";
+constexpr const char* kRemedy = "keep local steps elsewhere, or remove this directory if nobody needs it";
 
 // The owner. Errors: NotFound if the directory is new, without a step or a readable owner.
 Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {

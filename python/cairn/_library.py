@@ -77,7 +77,7 @@ class Library:
         self._call("check", ctypes.c_int64(handle))
 
     def origin(self, handle: int) -> bytes:
-        """What a save must tell of what was read, as JSON. Once, if the checkpoint is closed."""
+        """JSON of the step and the tensors that were read, for the helper. A closed one gives it once."""
         return self._call("origin", ctypes.c_int64(handle))[0]
 
     def close(self, handle: int) -> None:

@@ -85,7 +85,7 @@ def local_of(directory, name, redundancy):
 
 
 def train(rank, world, directory, job, name, how, redundancy, resumes, until, killed_at=None):
-    """Resumes at step `resumes` (None: there is none), with the very bits of that step; trains and saves each step up to `until`.
+    """Resumes at step `resumes` (None: there is none), with exactly the bits of that step. Trains, and saves each step up to `until`.
 
     Every third save goes to the run. killed_at: all ranks die while that step is saved.
     """
