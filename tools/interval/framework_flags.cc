@@ -28,7 +28,7 @@ std::string CairnTorch(const SavingPlan& plan, const KeepRules& keep) {
     return fmt::format("step % {} == 0: cairn.torch.async_save(state, \"run\", step=step, keep_last={})",
                        interval, keep.last);
   const std::string redundancy =
-      plan.parity.parity > 0 ? fmt::format(", redundancy=\"{}\"", plan.parity.Text()) : "";
+      plan.parity.parity > 0 ? fmt::format(", redundancy=\"{}\"", plan.parity.Text(',')) : "";
   return fmt::format(
       "step % {} == 0: cairn.torch.async_save(state, \"run\", step=step, local=\"{}\", every={}{}, "
       "keep_last={})",

@@ -6,12 +6,10 @@
 #include <cmath>
 #include <vector>
 
-#include "ckpt/base/parse_number.h"
+#include "ckpt/step/parity_file.h"
 
 namespace cairn {
 namespace {
-
-constexpr int64_t kLargestGroup = 128;
 
 // The logarithm of the ways to choose k of n.
 double LogChoose(int64_t n, int64_t k) {
@@ -26,21 +24,16 @@ std::string Parity::Text(char plus) const {
   return parity == 1 ? fmt::format("xor:{}", group) : fmt::format("rs:{}{}{}", group, plus, parity);
 }
 
+// As trainings take it, and with a plus for the comma.
 Result<Parity> ParseParity(std::string_view text) {
   if (text == "none") return Parity{};
-  const auto bad = [&] {
+  std::string form(text);
+  std::ranges::replace(form, '+', ',');
+  const Result<Redundancy> taken = ParseRedundancy(form);
+  if (!taken.ok() || taken->group == 0)
     return InvalidArgument("--redundancy '{}' is not none, xor:K or rs:K+M with M < K <= {}", text,
-                           kLargestGroup);
-  };
-  const bool is_xor = text.starts_with("xor:");
-  if (!is_xor && !text.starts_with("rs:")) return bad();
-  const std::string_view sizes = text.substr(text.find(':') + 1);
-  const size_t plus = is_xor ? sizes.size() : sizes.find_first_of("+,");
-  const int64_t group = ParseNumber<int64_t>(sizes.substr(0, plus), 2).value_or(0);
-  int64_t parity = is_xor ? 1 : 0;
-  if (plus < sizes.size()) parity = ParseNumber<int64_t>(sizes.substr(plus + 1), 1).value_or(0);
-  if (parity < 1 || parity >= group || group > kLargestGroup) return bad();
-  return Parity{group, parity};
+                           kMaxCodeBlocks);
+  return Parity{taken->group, taken->parity};
 }
 
 // The ways to lose nodes of which no group loses too many, group by group.

@@ -14,7 +14,7 @@ namespace cairn {
 struct Parity {
   int64_t group = 1, parity = 0;
 
-  // "none", "xor:8", "rs:8+2"; with a comma, as cairn train takes it: "rs:8,2".
+  // "none", "xor:8", "rs:8+2"; with a comma, as trainings take it (ParseRedundancy): "rs:8,2".
   std::string Text(char plus = '+') const;
   // Bytes that a node holds for each byte of its own.
   double BytesPerByte() const {

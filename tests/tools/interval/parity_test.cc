@@ -2,12 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include "ckpt/step/parity_file.h"
+
 namespace cairn {
 namespace {
 
 TEST(ParityTest, TextsGoBothWays) {
   for (const char* text : {"none", "xor:8", "rs:8+2", "rs:10+4"}) EXPECT_EQ(ParseParity(text)->Text(), text);
   EXPECT_EQ(ParseParity("rs:8,2")->Text(','), "rs:8,2");
+  for (const char* text :
+       {"xor:2", "xor:32", "rs:8+2", "rs:32+31"})  // a training takes what the plan advises
+    EXPECT_TRUE(ParseRedundancy(ParseParity(text)->Text(',')).ok()) << text;
+  EXPECT_FALSE(ParseParity("rs:33+2").ok());
   for (const char* text :
        {"", "xor", "xor:", "xor:1", "xor:8+1", "rs:8", "rs:8+", "rs:2+2", "rs:8+0", "rs:999+2"})
     EXPECT_EQ(ParseParity(text).status().kind(), StatusKind::kInvalidArgument) << text;
