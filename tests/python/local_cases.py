@@ -16,18 +16,13 @@ import cairn.torch  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from ranks import join  # noqa: E402
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict  # noqa: E402
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 WIDTH = 40
-
-
-def join(rank, world, directory, job):
-    torch.set_num_threads(1)
-    if world > 1:
-        dist.init_process_group("gloo", init_method=f"file://{directory}/store-{job}", rank=rank, world_size=world)
 
 
 class Model(torch.nn.Module):

@@ -31,6 +31,15 @@ def run_case(module, case, rank, world, directory, seconds, arguments):
         raise RuntimeError(f"{case} ended the process") from error
 
 
+def join(rank, world, directory, name):
+    """Makes this process a rank of a job; `name` is the job's own."""
+    import torch  # here: a test may have a torch of its own
+
+    torch.set_num_threads(1)
+    if world > 1:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/store-{name}", rank=rank, world_size=world)
+
+
 def refused(kind, words, attempt, *given, **named):
     """The call fails with this kind of error, whose message has these words: a text, or several."""
     try:

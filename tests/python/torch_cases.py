@@ -20,6 +20,7 @@ import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from ranks import join  # noqa: E402
 from torch.distributed._shard.sharded_tensor import ShardedTensor  # noqa: E402
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
@@ -29,12 +30,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 
 WIDTH = 48
-
-
-def join(rank, world, directory, name):
-    torch.set_num_threads(1)
-    if world > 1:
-        dist.init_process_group("gloo", init_method=f"file://{directory}/store-{name}", rank=rank, world_size=world)
 
 
 class Block(torch.nn.Module):
