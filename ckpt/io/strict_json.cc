@@ -13,7 +13,7 @@ constexpr int kMaxDepth = 16;
 // Builds the value, and refuses what is not strict.
 class Builder final : public nlohmann::json_sax<json> {
  public:
-  // row: of each member of the object `rows`; empty: there is none.
+  // row: of each member of the object `rows`; `rows` is empty if the caller wants no rows.
   Builder(int max_depth, std::string_view rows, JsonRow row)
       : max_depth_(max_depth), rows_(rows), row_(std::move(row)) {}
 

@@ -74,7 +74,7 @@ struct KeepRules {
   int64_t every = 0;            // steps, for the archive
   bool quota_is_short = false;  // not even two steps and the one that is written fit
 };
-// `keep_last`: given, or 0. `quota_bytes`: 0 if there is none.
+// `keep_last`: given, or 0. `quota_bytes`: 0 for no quota.
 KeepRules KeepRulesOf(const SavingFacts& facts, const SavingPlan& plan, int64_t keep_last,
                       double quota_bytes);
 

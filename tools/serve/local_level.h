@@ -54,7 +54,7 @@ class LocalLevel {
   using LoadStep = std::function<Status(const std::string& directory,
                                         const std::map<std::string, PeerFileSystem::Place>& elsewhere)>;
   // Collective. Loads the newest step that is whole for all ranks, of the nodes or the run, and sets newer
-  // local ones aside. nullopt: there is none yet. Errors: those of `load` that are not damage, the same on
+  // local ones aside. nullopt if no step exists yet. Errors: those of `load` that are not damage, the same on
   // all ranks; Corrupt if none of the steps can be loaded.
   Result<std::optional<ResumeStep>> Resume(const LoadStep& load);
 
