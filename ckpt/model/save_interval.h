@@ -50,9 +50,15 @@ int64_t SaveInterval(double save_seconds, double failure_seconds, double step_se
 // Hours between failures of one node: large trainings of 48 and of 2000 nodes reported 5000 to 6000.
 inline constexpr double kNodeMtbfHours = 5000;
 
+// The share of the time that a save takes behind the training by which it slows the training, if not known.
+inline constexpr double kBackgroundCost = 0.01;
+
 // Shares of the failures by what they take, if it is not known: a process, a node, several nodes. 85 % lost
 // at most one node on three clusters (Moody et al. 2010); of the interruptions of Llama 3's training 15 %
 // were those of software, which leaves the node (Dubey et al. 2024, table 5).
 inline constexpr std::array<double, 3> kFailureShares = {0.15, 0.70, 0.15};
+
+// The share that steps on the nodes do not survive; parity brings back those of a lost node.
+inline double BeyondLocal(bool parity) { return kFailureShares[2] + (parity ? 0 : kFailureShares[1]); }
 
 }  // namespace cairn

@@ -26,8 +26,6 @@ class AutoInterval {
     save_seconds_ += seconds;
     stall_seconds_ += stall;
   }
-  // As if it had waited for all of them.
-  void Saved(double seconds) { Saved(seconds, seconds); }
 
   // Whether to save after the iteration of the last Step.
   bool IsDue() const { return steps_ > 0 && steps_ % kEvery == 0; }
@@ -36,8 +34,8 @@ class AutoInterval {
   bool Decides() const { return MayDecide() && saves_ >= kSaves; }
 
   // Collective, if it Decides(): the steps between saves, from rank 0's figures. `mtbf_hours`: of one node.
-  // `beyond_local`: the share of the failures that node-local steps do not survive (kFailureShares).
-  Result<int64_t> Choose(ControlPlane& control, double mtbf_hours, double beyond_local = 1) const;
+  // `beyond_local`: the share of the failures that node-local steps do not survive (BeyondLocal), or 1.
+  Result<int64_t> Choose(ControlPlane& control, double mtbf_hours, double beyond_local) const;
 
  private:
   int64_t steps_ = 0;

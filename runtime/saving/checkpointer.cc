@@ -11,6 +11,7 @@
 #include "ckpt/io/directory_room.h"
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/save_interval.h"
 #include "runtime/control/background_thread.h"
 #include "runtime/control/console.h"
 #include "runtime/saving/resume.h"
@@ -310,7 +311,8 @@ Status Checkpointer::FindInterval() {
   if (!auto_.MayDecide()) return OkStatus();
   CollectAll();  // all ranks learn the same of every save
   if (!auto_.Decides()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(interval_, auto_.Choose(*control_, config_.mtbf));
+  const double beyond_local = local_saver_ ? BeyondLocal(!place_->group.empty()) : 1;
+  CAIRN_ASSIGN_OR_RETURN(interval_, auto_.Choose(*control_, config_.mtbf, beyond_local));
   return OkStatus();
 }
 
@@ -347,7 +349,7 @@ void Checkpointer::NoteFailure(const Save& save) {
 void Checkpointer::Report(const Save& save) {
   const int64_t step = save.info.identity.step;
   if (save.durable && !save.drain && save.status.ok()) {
-    auto_.Saved(save.durable_seconds);
+    auto_.Saved(save.durable_seconds, save.stall_seconds);
     NoteDurable(save);
   }
   if (save.durable && !save.drain && step >= last_collected_) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
+#include "ckpt/model/save_interval.h"
 
 namespace cairn {
 
@@ -20,7 +21,7 @@ struct CheckpointFlags {
   double step_seconds = 0;
   uint64_t step_bytes = 0;
   double restart_seconds = 0;
-  double background_cost = 0.01;
+  double background_cost = kBackgroundCost;
   double archive_hours = 43800;  // five years
 };
 

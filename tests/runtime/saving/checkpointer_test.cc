@@ -9,9 +9,11 @@
 
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/job/local_save.h"
+#include "ckpt/model/save_interval.h"
 #include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
+#include "runtime/saving/auto_interval.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/saving/checkpointer_options.h"
 #include "tests/support/file_bytes.h"
@@ -208,19 +210,67 @@ TEST_F(CheckpointerTest, AllRanksSkipTheSameSaves) {
   ExpectStep(30);
 }
 
-// Saved at 10 and 20; at 30 all ranks decide alike. A failure "every 0.1 ms" means every iteration,
-// and "never" none. A resumed training does not measure again.
+// Saved at 10 and 20; at 30 all ranks decide alike. A resumed training does not measure again.
 TEST_F(CheckpointerTest, AutoIntervalIsMeasuredAndKept) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
   const auto steps = [&] { return *ListSteps(FileSystem::Posix(), run_); };
+  const auto interval_at = [&](int64_t step) {
+    const auto reader = StepReader::Open(FileSystem::Posix(), JoinPath(run_, StepDirName(step)));
+    return reader.ok() ? IntField((*reader)->manifest().state, "save_interval") : 0;
+  };
   Train(topology, 0, 33, {.config = {.save_interval = "auto", .mtbf = 1e-4 / 3600}});
-  EXPECT_EQ(steps(), (std::vector<int64_t>{10, 20, 30, 31, 32, 33}));
+  const int64_t interval = interval_at(33);
+  ASSERT_GT(interval, 0);
+  std::vector<int64_t> expected = {10, 20};
+  for (int64_t step = 30; step < 33; ++step)
+    if (step % interval == 0) expected.push_back(step);
+  expected.push_back(33);
+  EXPECT_EQ(steps(), expected);
   Train({.tp = 2}, 33, 35, {.config = {.save_interval = "auto", .mtbf = 1e12 / 3600}});
   EXPECT_EQ(steps().back(), 35);
-  EXPECT_EQ(steps().size(), 8u);
-  const auto step = StepReader::Open(FileSystem::Posix(), JoinPath(run_, StepDirName(35)));
-  ASSERT_TRUE(step.ok());
-  EXPECT_EQ(IntField((*step)->manifest().state, "save_interval"), 1);
+  EXPECT_EQ(interval_at(35), interval);
+}
+
+// The interval that one rank chooses; failures come every second.
+int64_t Chosen(double seconds, double stall, double beyond_local) {
+  int64_t interval = 0;
+  ThreadWorld(1).Run([&](const std::shared_ptr<Mailbox>& mailbox) {
+    ControlPlane control(mailbox, 60);
+    AutoInterval found;
+    for (int64_t step = 0; step < 3 * AutoInterval::kEvery; ++step) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      found.Step();
+    }
+    for (int save = 0; save < AutoInterval::kSaves; ++save) found.Saved(seconds, stall);
+    ASSERT_TRUE(found.Decides());
+    const auto chosen = found.Choose(control, 1.0 / 3600, beyond_local);
+    ASSERT_TRUE(chosen.ok());
+    interval = *chosen;
+  });
+  return interval;
+}
+
+// Only the time that the training waits counts as a stall, and local steps survive most failures. The
+// factors are roots of 100, 1 / 0.15 and 1 / 0.85; one iteration is measured.
+TEST(AutoIntervalTest, CountsTheStallAndTheFailuresBeyondTheNodes) {
+  const int64_t all = Chosen(1e-4, 1e-4, 1);
+  EXPECT_LT(Chosen(1e-4, 1e-6, 1), all);
+  EXPECT_GT(Chosen(1e-4, 1e-4, BeyondLocal(true)), all);
+  EXPECT_NEAR(BeyondLocal(true), 0.15, 1e-9);
+  EXPECT_NEAR(BeyondLocal(false), 0.85, 1e-9);
+}
+
+// With local steps, the failures that these do not survive decide.
+TEST_F(CheckpointerTest, AutoIntervalKnowsTheLocalSteps) {
+  const CheckpointerOptions options{.config = {.save_interval = "auto",
+                                               .mtbf = 30,
+                                               .save_local = dir_ / "local-{rank}",
+                                               .save_local_interval = 5,
+                                               .redundancy = "xor:2"}};
+  testing::internal::CaptureStdout();
+  Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 31, options);
+  const std::string said = testing::internal::GetCapturedStdout();
+  EXPECT_NE(said.find("failures that local steps do not survive every 200 h on 1 node"), said.npos) << said;
 }
 
 // Missing while steps 3 to 10 are trained: the saves of 6 and 8 fail, each noticed one step later; that of 11
