@@ -23,6 +23,7 @@ os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="127.0.
 
 import deepspeed  # noqa: E402
 import deepspeed.module_inject.auto_ep_layer  # noqa: E402, F401 - here and below what each forked rank would import for itself
+import deepspeed.runtime.zero.muon.original_muon  # noqa: E402, F401 - and with it torch's compiler
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401
 import torch.utils.cpp_extension  # noqa: E402, F401

@@ -12,6 +12,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "python"), str
 import cairn.deepspeed  # noqa: E402
 import deepspeed  # noqa: E402
 import deepspeed.module_inject  # noqa: E402, F401 - here and below what each forked rank would import for itself
+import deepspeed.runtime.zero.muon.original_muon  # noqa: E402, F401 - and with it torch's compiler
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401
