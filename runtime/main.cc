@@ -17,7 +17,6 @@
 #include "runtime/model/gemm/gemm.h"
 #include "runtime/model/parameters/state_memory.h"
 #include "runtime/saving/checkpointer.h"
-#include "runtime/saving/run_record.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
 #include "runtime/train/device_settings.h"
@@ -135,12 +134,11 @@ Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, con
   status = Guard([&] { return trainer->Start(); });
   if (status = AgreeOn(*plane, status, "outcome of the start"); !status.ok()) return {status, true};
   const Result<TrainingEnd> end = trainer->Run();
-  if (transport.rank() == 0 && !config.save.empty())
-    RecordEnd(config.save,
-              !end.ok() || *end == TrainingEnd::kUnread ? "failed"
-              : *end == TrainingEnd::kDiverged          ? "diverged"
-                                                        : "done",
-              end.status());
+  if (checkpointer)
+    checkpointer->record().End(!end.ok() || *end == TrainingEnd::kUnread ? "failed"
+                               : *end == TrainingEnd::kDiverged          ? "diverged"
+                                                                         : "done",
+                               std::string(end.status().message()));
   if (!end.ok()) return {end.status()};
   if (*end == TrainingEnd::kUnread)
     return {AgreeOn(*plane, trainer->DataStatus(), "outcome of reading"), true};

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxEventsBytes = 64 << 20;
 constexpr size_t kMostLines = 1000;
-constexpr const char* kKinds[] = {"start", "save", "end"};
+constexpr const char* kKinds[] = {"start", "save", "save_failed", "end"};
 
 std::string PathOf(const std::string& run_dir) { return JoinPath(run_dir, kEventsName); }
 
@@ -28,6 +28,9 @@ std::string LineOf(const RunEvent& event) {
       break;
     case RunEventKind::kSave:
       line.update({{"step", event.step}, {"stall", event.stall}, {"seconds", event.seconds}});
+      break;
+    case RunEventKind::kNotSaved:
+      line.update({{"step", event.step}, {"why", event.why}});
       break;
     case RunEventKind::kEnd:
       line["how"] = event.how;

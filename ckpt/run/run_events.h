@@ -1,5 +1,5 @@
 // What happened to a run: RUN/events, a line of JSON for each start of its training, for the first saves of
-// each start, and for its end. FORMAT.md, "Events".
+// each start and the first that failed, and for its end. FORMAT.md, "Events".
 //
 // A start without an end was killed. Nothing in a step depends on it, and its steps show neither: a training
 // that was resumed continues in its old steps, and retention removes them.
@@ -15,7 +15,7 @@ namespace cairn {
 
 inline constexpr std::string_view kEventsName = "events";  // in a run directory
 
-enum class RunEventKind { kStart, kSave, kEnd };
+enum class RunEventKind { kStart, kSave, kNotSaved, kEnd };
 
 struct RunEvent {
   RunEventKind kind = RunEventKind::kStart;
@@ -26,7 +26,7 @@ struct RunEvent {
   int64_t ranks = 0;
   bool local = false;     // it saves to its nodes, too
   double seconds = 0;     // a start: since its launch; a save: until it was durable
-  int64_t step = -1;      // that it resumed from, or that was saved; -1: none
+  int64_t step = -1;      // that it resumed from, or that was saved or not; -1: none
   std::string tier = {};  // that it resumed from: "local", "run" or "load"; empty: none
   double step_time = 0;   // when that step was committed; 0: not known
 
@@ -35,7 +35,7 @@ struct RunEvent {
 
   // An end that the training knew of.
   std::string how = {};  // "done", "diverged", "failed"
-  std::string why = {};  // of a failure
+  std::string why = {};  // of a failure, also of a save
 };
 
 // Oldest first; none if the run has no such file. Events of later versions are left out. Errors: Corrupt with

@@ -227,9 +227,14 @@ def helper() -> Helper:
         return _current
 
 
+def running() -> Optional[Helper]:
+    """This process's helper; None if it has none, or none that lives."""
+    return _current if _current is not None and _current.alive else None
+
+
 def _at_exit() -> None:
-    if _current is not None and _current.alive:
-        _current.close()
+    if (current := running()) is not None:
+        current.close()
 
 
 def _after_fork() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from cairn._library import library
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 _MOST = 64  # steps; the helper and the library keep no more
 _read: dict[int, None] = {}  # handles; the last one read last
+read_at = 0.0  # when tensors were read last, in seconds since 1970; 0: never
 _lock = threading.RLock()  # guards it; a checkpoint may be collected while it is held
 
 
 def note(opened: Opened) -> None:
     """Tensors of the checkpoint were read."""
+    global read_at
+    read_at = time.time()
     if opened.foreign:
         return
     with _lock:

@@ -30,7 +30,7 @@ from transformers import TrainerCallback
 import cairn
 import cairn.torch
 from cairn._enable import renamed
-from cairn.torch._api import fill
+from cairn.torch._api import begin, fill
 from cairn.torch._layout import listed
 
 _FUNCTIONS = ("save_fsdp_model", "save_fsdp_optimizer", "load_fsdp_model", "load_fsdp_optimizer")
@@ -142,7 +142,9 @@ class _Place(str):
 
 def _save(state_dict: dict, storage_writer: _Place, planner: Any) -> None:
     """Replaces dcp.save in accelerate. FSDP's tensors decide who writes, without DCP's planner."""
-    cairn.torch.save(state_dict, storage_writer, step_of(storage_writer))
+    options, planner = cairn.torch.Options(), cairn.torch.CairnPlanner()
+    step = step_of(storage_writer)
+    begin(state_dict, storage_writer, step, options, planner, (), log=False, events=False).result()
 
 
 def _load(state_dict: dict, storage_reader: _Place, planner: Any) -> None:

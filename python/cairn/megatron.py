@@ -93,7 +93,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
     def _begin(self, sharded_state_dict: dict, directory: Path, log: bool = True) -> SaveHandle:
         state = self._state(sharded_state_dict, directory)
         options = Options(compress=self._compress, deadline=self._deadline, state=state)
-        save = Save(directory, _step_of(directory), options, log)
+        save = Save(directory, _step_of(directory), options, log, events=False)
         try:
             return save.hand_over(stage(layout_of(sharded_state_dict)))
         except BaseException as error:

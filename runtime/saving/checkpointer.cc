@@ -41,7 +41,8 @@ Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlP
     : options_(std::move(options)),
       config_(options_.config),
       control_(std::move(control)),
-      interval_(config_.SaveSteps().value()) {}
+      interval_(config_.SaveSteps().value()),
+      record_(fs_, control_->rank() == 0 ? config_.save : "", Say) {}
 
 // A lazy copy reads the trainer's memory, which may be gone after this.
 Checkpointer::~Checkpointer() {
@@ -95,7 +96,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
     local.emplace(fs_, *place_, nonce_, *control_, *peers_, Say);
     CAIRN_RETURN_IF_ERROR(local->Survey());
   }
-  Resumer resumer(options_, run_, local ? &*local : nullptr, *control_);
+  Resumer resumer(options_, run_, local ? &*local : nullptr, *control_, &record_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
   line_.newest = resumer.newest();
   if (resumed) line_.origin = resumed->commit;
@@ -324,6 +325,7 @@ void Checkpointer::NoteDurable(const Save& save) {
   stats_.durable_unix_seconds = std::chrono::duration<double>(now).count() - ago;
   stats_.seconds = save.durable_seconds;
   stats_.stall_seconds = save.stall_seconds;
+  record_.Saved(save.info.identity.step, save.stall_seconds, save.durable_seconds);
 }
 
 void Checkpointer::NoteFailure(const Save& save) {
@@ -331,6 +333,7 @@ void Checkpointer::NoteFailure(const Save& save) {
   if (!save.durable) return;
   const int64_t in_a_row = ++stats_.failed_in_a_row;
   again_at_ = iteration_ + (int64_t{1} << std::min<int64_t>(in_a_row - 1, kMaxDoublings));
+  record_.NotSaved(save.info.identity.step, save.status);
   if (control_->rank() != 0) return;
   std::string line = fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training continues, ",
                                  save.info.identity.step, stats_.failed, save.status.message());

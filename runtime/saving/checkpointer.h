@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ckpt/run/run_dir.h"
+#include "ckpt/run/run_record.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/auto_interval.h"
 #include "runtime/saving/checkpoint_hooks.h"
@@ -38,6 +39,7 @@ class Checkpointer : public CheckpointHooks {
   Status Finish() override;
 
   SaveStats Stats() const override { return stats_; }
+  RunRecord& record() { return record_; }
 
  private:
   // Only on rank 0.
@@ -96,6 +98,7 @@ class Checkpointer : public CheckpointHooks {
   int64_t iteration_ = 0;  // of the last AfterStep
   int64_t again_at_ = 0;   // with --on-save-error warn, after a failed save: the iteration of the next
   SaveStats stats_;
+  RunRecord record_;           // on rank 0
   int64_t newest_saved_ = -1;  // iteration of the last save begun
   Line line_;
   std::optional<TrainState> undrained_;  // resumed from a local step that is not in --save

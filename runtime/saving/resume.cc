@@ -12,6 +12,7 @@
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
@@ -21,10 +22,11 @@
 #include "ckpt/step/find_step.h"
 #include "runtime/control/console.h"
 #include "runtime/saving/load_state.h"
-#include "runtime/saving/run_record.h"
 
 namespace cairn {
 namespace {
+
+const Stopwatch launched;  // when this program began
 
 // Iteration and data stay. The schedule and the loss scale belong to the optimizer, as in Megatron.
 TrainState WithoutOptimizer(TrainState state) {
@@ -188,11 +190,12 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
 
 // A start among the run's events, on rank 0.
 void Resumer::Record(const std::vector<std::string>& hosts, const Candidate* from, int64_t iteration) const {
-  if (control_.rank() != 0 || config_.save.empty()) return;
+  if (record_ == nullptr || config_.save.empty()) return;
   const std::set<std::string> each(hosts.begin(), hosts.end());
   RunEvent start{.hosts = {each.begin(), each.end()},
                  .ranks = static_cast<int64_t>(hosts.size()),
                  .local = local_ != nullptr,
+                 .seconds = launched.Seconds(),
                  .step = iteration};
   if (from != nullptr) {
     start.tier = from->local ? "local" : IsOfSave(*from) ? "run" : "load";
@@ -200,7 +203,7 @@ void Resumer::Record(const std::vector<std::string>& hosts, const Candidate* fro
     if (!from->local && manifest.ok())
       start.step_time = static_cast<double>(manifest->modified_unix_nanoseconds) / 1e9;
   }
-  RecordStart(fs_, config_.save, std::move(start));
+  record_->Start(std::move(start));
 }
 
 void Resumer::Report(const Candidate& candidate, const Resumed& resumed) const {

@@ -8,6 +8,7 @@
 
 #include "ckpt/job/resume_steps.h"
 #include "ckpt/run/branch.h"
+#include "ckpt/run/run_record.h"
 #include "ckpt/step/step_reader.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/checkpoint_hooks.h"
@@ -29,9 +30,15 @@ struct Resumed {
 class Resumer {
  public:
   // All but `run` must outlive it. `run`: the identity of --save; `local`: the steps of that run, surveyed,
-  // or null.
-  Resumer(const CheckpointerOptions& options, std::string run, LocalSteps* local, ControlPlane& control)
-      : options_(options), config_(options.config), run_(std::move(run)), local_(local), control_(control) {}
+  // or null; `record` gets the start, or is null.
+  Resumer(const CheckpointerOptions& options, std::string run, LocalSteps* local, ControlPlane& control,
+          RunRecord* record = nullptr)
+      : options_(options),
+        config_(options.config),
+        run_(std::move(run)),
+        local_(local),
+        control_(control),
+        record_(record) {}
 
   // Collective. nullopt if there is no step yet. See CheckpointHooks::Resume.
   Result<std::optional<Resumed>> Run(StateBuffers& buffers);
@@ -62,6 +69,7 @@ class Resumer {
   const std::string run_;
   LocalSteps* const local_;
   ControlPlane& control_;
+  RunRecord* const record_;
   FileSystem& fs_ = options_.fs;
   std::optional<BranchedStep> newest_;
 };

@@ -44,7 +44,6 @@ Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device
       hooks_(hooks),
       start_(start),
       save_now_file_(config.save_now_file),
-      save_record_(dims.world_rank == 0 ? config.save : ""),
       schedule_(config),
       lr_(config, schedule_.total_samples()),
       scaler_(config),
@@ -98,7 +97,6 @@ Result<TrainingEnd> Trainer::Run() {
   }
   if (state_.iteration >= schedule_.total_iterations()) Test();
   const Status saved = hooks_ ? hooks_->Finish() : OkStatus();
-  save_record_.Note(Saves());
   watch_->End(Saves());
   CAIRN_RETURN_IF_ERROR(saved);
   CAIRN_RETURN_IF_ERROR(DataStatus());
@@ -278,7 +276,6 @@ Status Trainer::Save(bool last) {
   if (!hooks_) return OkStatus();
   StateBuffers buffers = engine_.Buffers();
   CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || agreed_.save_now, agreed_.busy));
-  save_record_.Note(Saves());
   if (agreed_.save_now && dims_.world_rank == 0) save_now_file_.Served();
   return OkStatus();
 }

@@ -5,7 +5,6 @@
 
 #include "runtime/control/request_file.h"
 #include "runtime/saving/checkpoint_hooks.h"
-#include "runtime/saving/run_record.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/grad_scaler.h"
 #include "runtime/schedules/lr_schedule.h"
@@ -64,7 +63,6 @@ class Trainer {
   CheckpointHooks* hooks_;
   std::chrono::steady_clock::time_point start_;
   SaveNowFile save_now_file_;
-  SaveRecord save_record_;
   TrainState state_;
   BatchSchedule schedule_;
   LrSchedule lr_;

@@ -75,6 +75,9 @@ class Fake:
         (pathlib.Path(begun["run"]) / "aborted").write_text(request["error"])
         return {}
 
+    def end(self, request, fds):
+        return {}
+
     def write(self, request, fds):
         if "FAKE_DIE" in os.environ:
             os._exit(int(os.environ["FAKE_DIE"]))

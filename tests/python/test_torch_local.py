@@ -1,8 +1,10 @@
 """The local level of `cairn.torch`: steps on the nodes, which survive the loss of nodes, ranks and bits."""
 
 import glob
+import json
 import os
 import shutil
+import subprocess
 import time
 import unittest
 
@@ -34,6 +36,17 @@ class LocalTest(ranks.RanksCase):
         until = time.monotonic() + 60
         while sorted(os.path.basename(path) for path in glob.glob(f"{self.node(name, rank)}/*/*")) != names:
             self.assertLess(time.monotonic(), until, os.listdir(self.node(name, rank)))
+            time.sleep(0.1)
+
+    def events(self, name, last="end"):
+        """Of the run, once rank 0's helper has written the last of them."""
+        until = time.monotonic() + 60
+        while True:
+            with open(f"{self.directory}/{name}/run/events", encoding="utf-8") as file:
+                events = [json.loads(line) for line in file]
+            if events[-1]["event"] == last:
+                return events
+            self.assertLess(time.monotonic(), until, events)
             time.sleep(0.1)
 
     def test_a_resume_has_the_very_bits_whatever_is_lost(self):
@@ -90,6 +103,11 @@ class LocalTest(ranks.RanksCase):
         for rank in (1, 2):
             shutil.rmtree(self.node("killed", rank))
         self.train(4, "killed", "hsdp", "rs:4,2", 3, 4)
+        starts = [event for event in self.events("killed") if event["event"] == "start"]
+        self.assertEqual([(start.get("step"), start.get("tier"), start["ranks"]) for start in starts], [(None, None, 4), (3, "local", 4)])
+        plan = [os.environ["CAIRN"], "plan", "--checkpoints", f"{self.directory}/killed/run", "--step-seconds", "1"]
+        said = subprocess.run(plan, capture_output=True, text=True).stdout  # of a training that hardly moves
+        self.assertRegex(said, r"Failures: 1 in .* of training on 1 node \(1 of a process\)")
 
     def test_replicas_and_a_single_rank(self):
         self.train(2, "ddp", "ddp", "xor:2", None, 4)
@@ -103,6 +121,7 @@ class LocalTest(ranks.RanksCase):
         for case, world, *killed in (("refused", 2), ("unusable", 2), ("rank_dies", 3, 1)):
             with self.subTest(case):
                 self.run_ranks(case, world, killed=killed)
+        self.assertEqual([event["event"] for event in self.events("rank_dies")], ["start", "save_failed", "end"])
 
 
 if __name__ == "__main__":

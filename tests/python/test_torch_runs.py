@@ -7,10 +7,12 @@ import pathlib
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import unittest
 
 import torch
-from torch_process import ProcessTest, _helper, _steps, cairn
+from torch_process import ROOT, ProcessTest, _helper, _steps, cairn
 
 
 class RunsTest(ProcessTest):
@@ -64,6 +66,45 @@ class RunsTest(ProcessTest):
         with self.assertLogs("cairn.torch", "WARNING") as logged:
             cairn.torch.save(state, run, 6, on_error="warn")
         self.assertEqual(logged.records[0].levelname, "WARNING")
+
+    def test_the_run_records_starts_failures_and_ends(self):
+        """Three starts of a program on a small disk: one fails and one is killed, and `cairn plan` counts both failures."""
+        self.run_dir = self.small_disk("small", "size=3m") / "run"
+        program = """
+import os, signal, sys, torch, cairn.torch
+run, state = sys.argv[1], {"w": torch.zeros(300)}
+step = cairn.torch.load(state, run) if os.path.exists(run) else 0
+cairn.torch.save(state, run, step + 1)
+cairn.torch.async_save(state, run, step + 2).result()
+cairn.torch.save({"w": torch.zeros(2**20)}, run, step + 3, on_error="warn")
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "failed":
+    raise RuntimeError("no gradient")
+"""
+        for how, status in (("failed", 1), ("killed", -signal.SIGKILL), ("done", 0)):
+            given = [sys.executable, "-c", program, self.run_dir, how]
+            done = subprocess.run(given, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True)
+            self.assertEqual(done.returncode, status, done.stderr)
+        events = [json.loads(line) for line in (self.run_dir / "events").read_text().splitlines()]
+        saves = ["start", "save", "save", "save_failed"]
+        self.assertEqual([event["event"] for event in events], [*saves, "end", *saves, *saves, "end"])
+        starts = [event for event in events if event["event"] == "start"]
+        expected = [(None, None, 1), (2, "run", 1), (4, "run", 1)]
+        self.assertEqual([(start.get("step"), start.get("tier"), start["ranks"]) for start in starts], expected)
+        self.assertTrue(all(0 < start["seconds"] < 300 and start["time"] < events[-1]["time"] for start in starts), starts)
+        self.assertGreater(starts[1]["step_time"], starts[0]["time"])
+        self.assertEqual([(event["how"], event.get("why")) for event in events if event["event"] == "end"],
+                         [("failed", "RuntimeError: no gradient"), ("done", None)])
+        self.assertIn("No space left", events[3]["why"])
+        self.assertEqual(events[1]["stall"], events[1]["seconds"])  # of save
+        self.assertLess(events[2]["stall"], events[2]["seconds"])
+        plan = ["plan", "--checkpoints", self.run_dir, "--step-seconds", "1"]
+        found = json.loads(cairn.run([*plan, "--json"], check=False, capture=True).stdout)
+        self.assertEqual((found["starts"], found["failures"]["count"], found["failed_saves"]), (3, 2, 3))
+        said = cairn.run(plan, check=False, capture=True).stdout  # it hardly moves
+        self.assertIn("(2 of a process)", said)
+        self.assertIn("Saves that failed: 3", said)
 
     def test_loads_the_newest_step_of_a_run(self):
         for step in (9, 10):

@@ -219,6 +219,9 @@ void PrintFailures(const Facts& facts, const SharedPlanFlags& shared) {
                kinds.empty() ? "" : fmt::format(" ({})", kinds), Every(rates.total.expected),
                Every(rates.total.high), Every(rates.total.low));
   }
+  if (facts.measured.failed_saves > 0)
+    fmt::print("Saves that failed: {} (the run's events have the first three of each start, and why)\n",
+               facts.measured.failed_saves);
   if (rates.shares_assumed)
     fmt::print(
         "Their kinds are not known, so {:.0f} % are taken to end a process, {:.0f} % a node, {:.0f} % "
@@ -349,6 +352,7 @@ void PrintAsJson(const Facts& facts, const std::vector<SavingPlan>& plans,
                        {"nodes", facts.nodes},
                        {"step_seconds", facts.step_seconds},
                        {"step_bytes", facts.step_bytes},
+                       {"failed_saves", facts.measured.failed_saves},
                        {"failures", std::move(failures)},
                        {"plan", ToJson(facts, plans.front())},
                        {"others", ordered_json::array()},

@@ -126,6 +126,7 @@ void TakeEvents(const std::vector<RunEvent>& events, double newest_step_time, Me
     restarts.push_back(end_is_known ? std::max(0.0, next->time - starts[i].end->time) : next->seconds);
   }
   for (const RunEvent& event : events) {
+    measured.failed_saves += event.kind == RunEventKind::kNotSaved;
     if (event.kind != RunEventKind::kSave) continue;
     stalls.push_back(event.stall);
     saves.push_back(event.seconds);

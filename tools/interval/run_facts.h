@@ -16,6 +16,7 @@ struct MeasuredRun {
   double first_start = 0;
   FailureRecord failures;
   std::vector<int64_t> several_lost;  // SavingFacts
+  int64_t failed_saves = 0;           // that the events have
   int64_t nodes = 0, ranks = 0;       // of the last start; 0: not known
   std::optional<double> restart_seconds;
   std::optional<double> step_seconds;

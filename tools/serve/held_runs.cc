@@ -32,7 +32,7 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
   };
   CAIRN_ASSIGN_OR_RETURN(HeldRun ours, HoldRun(fs, run_dir, {patience, waiting}, ReportLine));
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
-  const auto run = std::make_shared<Run>(std::move(ours.lock), std::move(steps.newest));
+  const auto run = std::make_shared<Run>(fs, run_dir, std::move(ours.lock), std::move(steps.newest));
   if (auto limits = LimitsAt(fs, run_dir); limits.ok()) run->limits = *std::move(limits);
   runs_[CanonicalPath(run_dir)] = run;
   return OkStatus();
@@ -43,6 +43,12 @@ Result<std::shared_ptr<HeldRuns::Run>> HeldRuns::At(const std::string& run_dir) 
   const auto held = runs_.find(CanonicalPath(run_dir));
   if (held == runs_.end()) return Aborted("{} leads to a different directory since the save began", run_dir);
   return held->second;
+}
+
+void HeldRuns::RecordEnd(const std::string& how, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [path, run] : runs_)
+    if (run->lock.CheckPlace().ok()) run->record.End(how, why);
 }
 
 void HeldRuns::KeepFailed(Committer save) {

@@ -14,6 +14,7 @@
 #include "ckpt/io/directory_room.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
+#include "ckpt/run/run_record.h"
 
 namespace cairn {
 
@@ -28,6 +29,7 @@ class HeldRuns {
  public:
   struct Run {
     RunLock lock;
+    RunRecord record;               // of its events; safe from several threads
     std::vector<RoomLimit> limits;  // before the first save; empty once it was compared with them
     std::set<std::string> left;     // sentences about steps that were not deleted, each reported once
 
@@ -36,7 +38,8 @@ class HeldRuns {
     std::optional<BranchedStep> newest();
     void Committed(BranchedStep step);
 
-    Run(RunLock held, std::optional<BranchedStep> last) : lock(std::move(held)), newest_(std::move(last)) {}
+    Run(FileSystem& fs, const std::string& run_dir, RunLock held, std::optional<BranchedStep> last)
+        : lock(std::move(held)), record(fs, run_dir, ReportLine), newest_(std::move(last)) {}
 
    private:
     std::mutex mutex_;
@@ -50,6 +53,8 @@ class HeldRuns {
   // finished the next save, or the next start.
   void KeepFailed(Committer save);
   void RemoveFailed();
+  // The training ends: an event of each run that it has saved into. `how`, `why`: of RunEvent.
+  void RecordEnd(const std::string& how, const std::string& why);
   // Errors: Aborted if the path now leads to a directory that is not held.
   Result<std::shared_ptr<Run>> At(const std::string& run_dir);
 

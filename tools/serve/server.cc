@@ -30,13 +30,18 @@ constexpr double kAnswerSeconds = 60;  // for a part of a file from another rank
 struct RunningSave {
   RunningSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
               const std::atomic<bool>& trainer_ended, std::shared_ptr<LocalLevel> on)
-      : level(std::move(on)), save(fs, runs, origins, std::move(request), trainer_ended, level) {}
+      : run_dir(request.run_dir),
+        level(std::move(on)),
+        save(fs, runs, origins, std::move(request), trainer_ended, level) {}
 
+  const std::string run_dir;
   const std::shared_ptr<LocalLevel> level;  // null: none
   bool durable = true;                      // goes to the run, not only to the nodes
   StepSave save;
   Stopwatch watch;
-  Status begun;  // of rank 0
+  Status begun;        // of rank 0
+  bool waits = false;  // the training, until the step is committed
+  std::atomic<double> stall_seconds = 0;
   uint64_t memory_bytes = 0;
   Filling filling;
 };
@@ -147,6 +152,7 @@ class Server {
     if (what == "join") return Join(id, head);
     if (what == "local") return Local(id, head);
     if (what == "resume") return Resume(id, head);
+    if (what == "end") return End(id, head);
     return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
   }
 
@@ -177,6 +183,7 @@ class Server {
     auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request), trainer_ended_,
                                               std::move(level));
     save->durable = head.value("durable", true);
+    save->waits = head.value("waits", false);
     begun_[nonce] = save;
     std::erase_if(running_, [](const auto& known) { return known.second.expired(); });
     running_[nonce] = save;
@@ -214,9 +221,14 @@ class Server {
   // that, and may have lost the directory, so their trainers, which tell the others, get the error first.
   void FailUnless(int64_t id, RunningSave& running, const Status& saved) {
     if (saved.ok()) return;
-    if (running.save.alone()) running.save.Abandon(saved);
+    const auto abandon = [&] {
+      running.save.Abandon(saved);
+      const auto run = runs_.At(running.run_dir);
+      if (run.ok()) (*run)->record.NotSaved(running.save.step(), saved);
+    };
+    if (running.save.alone()) abandon();
     Fail(id, saved);
-    if (!running.save.alone()) running.save.Abandon(saved);
+    if (!running.save.alone()) abandon();
   }
 
   // The step goes to the nodes, and from there to the run in parallel with the next ones. If it cannot be
@@ -260,11 +272,25 @@ class Server {
   }
   void Saved(int64_t id, const RunningSave& running, double written, double durable,
              const std::vector<std::string>& left) {
+    if (const auto run = runs_.At(running.run_dir); running.durable && run.ok())
+      (*run)->record.Saved(running.save.step(), running.waits ? durable : running.stall_seconds.load(),
+                           durable);
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
                 {"durable_s", durable},
                 {"left", left}},
                {}});
+  }
+
+  // After all saves.
+  Status End(int64_t id, const nlohmann::json& head) {
+    Push(saves_, [this, id, how = head.at("how").get<std::string>(), why = head.value("why", "")] {
+      Push(copies_, [this, id, how, why] {
+        runs_.RecordEnd(how, why);
+        Reply(id);
+      });
+    });
+    return OkStatus();
   }
 
   Status Abort(int64_t id, const nlohmann::json& head) {
@@ -284,7 +310,10 @@ class Server {
     CAIRN_ASSIGN_OR_RETURN(const auto bytes, IntegerAt<uint64_t>(head, "bytes"));
     if (save != filling_.end()) {
       save->second->filling.Reach(bytes);
-      if (bytes >= save->second->memory_bytes) filling_.erase(save);
+      if (bytes >= save->second->memory_bytes) {
+        save->second->stall_seconds = save->second->watch.Seconds();
+        filling_.erase(save);
+      }
     }
     Reply(id);
     return OkStatus();
@@ -412,6 +441,7 @@ class Server {
       resuming_.running = false;
       if (status.ok())
         Reply(resuming_.asked, {{{"resumed", resumed->has_value()},
+                                 {"local_step", *resumed && (*resumed)->local ? (*resumed)->step : -1},
                                  {"in_run", *resumed && (!(*resumed)->local || (*resumed)->drained)}},
                                 {}});
       else

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/this_process.h"
 #include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/job/peer_file_system.h"
@@ -52,6 +53,10 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
   const double patience = said.value("deadline", 600.0);
   if (!(patience > 0 && patience <= kMaxPatience)) return Corrupt("a deadline of {} s", patience);
   request.patience = std::chrono::seconds(static_cast<int64_t>(patience));
+  if (const auto start = said.find("start"); start != said.end())
+    request.start = {.time = start->at("time").get<double>(),
+                     .seconds = start->at("seconds").get<double>(),
+                     .local_step = start->value("local_step", int64_t{-1})};
   if (request.run_dir.empty() || request.step < 0 ||
       !ParseMarkedDirName(PartialDirName(request.step, request.nonce)) || request.rank < 0 ||
       request.rank >= request.world || request.world > kMaxWorld)
@@ -243,7 +248,8 @@ Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_vi
 }
 
 Status StepSave::LeaveValues(const SavePlan& plan, const SaveValues& values) {
-  nlohmann::json left{{"groups", nlohmann::json::array()}, {"copies", nlohmann::json::object()}};
+  nlohmann::json left{
+      {"groups", nlohmann::json::array()}, {"copies", nlohmann::json::object()}, {"host", HostName()}};
   CAIRN_ASSIGN_OR_RETURN(left["table"], LeaveContent("table", plan.table));
   for (const Packet& group : values.groups) {
     CAIRN_ASSIGN_OR_RETURN(std::string name, LeaveContent("group", EncodePacket(group)));
@@ -364,12 +370,37 @@ Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
     if (part.receipt) receipts.push_back(*std::move(part.receipt));
   std::ranges::copy(now_.value_receipts, std::back_inserter(receipts));
   StepInfo info = InfoOf(options);
-  info.descent = NextDescent(request_.step, identity_.run, newest,
-                             origins_.Of(identity_.run, request_.step, plan.names, options.when, newest));
+  const auto origin = origins_.Of(identity_.run, request_.step, plan.names, options.when, newest);
+  info.descent = NextDescent(request_.step, identity_.run, newest, origin);
+  RecordStart(parts, origin);
   Result<StepSeal> seal = MakeSeal(info, now_.state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
   commit_ = BranchedStep{request_.step, identity_.run, info.descent};
   return seal;
+}
+
+void StepSave::RecordStart(const std::vector<SavePart>& parts, const std::optional<BranchedStep>& origin) {
+  const auto run = runs_.At(request_.run_dir);
+  if (!request_.start || !run.ok()) return;
+  const TrainingStartTold& told = *request_.start;
+  std::set<std::string> hosts;
+  for (const SavePart& part : parts)
+    hosts.insert(part.note.empty() ? HostName() : nlohmann::json::parse(part.note).value("host", ""));
+  RunEvent start{.time = told.time,
+                 .hosts = {hosts.begin(), hosts.end()},
+                 .ranks = request_.world,
+                 .local = level_ != nullptr,
+                 .seconds = told.seconds};
+  if (origin) {
+    const bool own = origin->run == identity_.run;
+    start.step = origin->step;
+    start.tier = !own ? "load" : origin->step == told.local_step ? "local" : "run";
+    const auto manifest =
+        fs_.Stat(JoinPath(JoinPath(request_.run_dir, StepDirName(origin->step)), kManifestName));
+    if (start.tier == "run" && manifest.ok())
+      start.step_time = static_cast<double>(manifest->modified_unix_nanoseconds) / 1e9;
+  }
+  (*run)->record.Start(std::move(start));
 }
 
 std::vector<std::string> StepSave::RetireSteps() const {

@@ -36,15 +36,23 @@
 
 namespace cairn {
 
+// A start of a training, as its trainer tells it with the first save into a run.
+struct TrainingStartTold {
+  double time = 0;          // seconds since 1970, when it had loaded what it resumes from
+  double seconds = 0;       // from its launch until then
+  int64_t local_step = -1;  // that it resumed from
+};
+
 struct SaveRequest {
   std::string run_dir;
   int64_t step = 0;
   std::string nonce;  // hex digits, the same on all ranks, different for each save
   int rank = 0;
   int world = 1;
-  std::chrono::seconds patience{600};  // with ranks that make no progress
+  std::chrono::seconds patience{600};      // with ranks that make no progress
+  std::optional<TrainingStartTold> start;  // nullopt: the run's events have it
 
-  // {"run", "step", "nonce", "rank", "world", "deadline"?}. Errors: Corrupt.
+  // {"run", "step", "nonce", "rank", "world", "deadline"?, "start"?}. Errors: Corrupt.
   static Result<SaveRequest> Parse(const nlohmann::json& said);
 };
 
@@ -120,6 +128,7 @@ class StepSave : private SaveMessages {
   Status MergeParts(const SavePlan& plan, const std::vector<SavePart>& parts);
   Status WriteContents(SavePlan& plan);
   StepInfo InfoOf(const SaveOptions& options) const;
+  void RecordStart(const std::vector<SavePart>& parts, const std::optional<BranchedStep>& origin);
   bool IsCommitted() const;
   TeamNews News() const;
   Result<std::string> ReadContent(int rank, const nlohmann::json& left, const std::string& name) const;

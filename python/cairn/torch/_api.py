@@ -63,10 +63,10 @@ def async_save(
     level = local, every, redundancy, keep_local
     options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *level)
     planner = CairnPlanner(replicas, experts)
-    return _begin(state_dict, dir, step, options, planner, optimizer, log=True)
+    return begin(state_dict, dir, step, options, planner, optimizer, log=True)
 
 
-def _begin(
+def begin(
     state_dict: dict,
     dir: Path,
     step: int,
@@ -74,10 +74,12 @@ def _begin(
     planner: CairnPlanner,
     optimizer: Optimizers,
     log: bool,
+    events: bool = True,
 ) -> SaveHandle:
+    """See Save."""
     save: Optional[Save] = None
     try:
-        save = Save(dir, step, options, log)
+        save = Save(dir, step, options, log, events)
         planner.set_up_planner({key: _state_of(value) for key, value in state_dict.items()})
         return save.hand_over(stage(planner.layout(), optimizer))
     except BaseException as error:
@@ -125,7 +127,7 @@ def save(
     level = local, every, redundancy, keep_local
     options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *level)
     planner = CairnPlanner(replicas, experts)
-    return _begin(state_dict, dir, step, options, planner, (), log=False).result()
+    return begin(state_dict, dir, step, options, planner, (), log=False).result()
 
 
 @overload

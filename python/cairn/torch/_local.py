@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple, TypeVar, Union
 
 from cairn._errors import CorruptError
 from cairn._helper import Helper, absolute, helper
-from cairn.torch import _job
+from cairn.torch import _events, _job
 
 logger = logging.getLogger("cairn.torch")
 T = TypeVar("T")
@@ -141,6 +141,7 @@ def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Call
             raise error or ended from None
     if not reply["resumed"]:
         raise FileNotFoundError(f"{run}: no committed step")
+    _events.resumed(run, reply["local_step"])
     if not reply["in_run"]:
         _of(current).overdue.add(run)
     return loaded

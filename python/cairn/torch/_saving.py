@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from cairn import _origins
 from cairn._errors import CorruptError, HelperDied, SaveFailed, rank_name
 from cairn._helper import Helper, absolute, helper
-from cairn.torch import _collector, _job, _local, _optimizers
+from cairn.torch import _collector, _events, _job, _local, _optimizers
 from cairn.torch._device import Copying
 from cairn.torch._layout import Layout
 from cairn.torch._options import Options, whole
@@ -193,10 +193,18 @@ class Save:
 
     Then call `hand_over` or `abort`.
     log: log a failure at once; False if the caller waits for the handle, which raises it.
+    events: tell the run's events of this process; False for a directory of one step, which is no run.
     Raises TimeoutError if rank 0 does not save.
     """
 
-    def __init__(self, directory: Union[str, os.PathLike], step: int, options: Options, log: bool = True):
+    def __init__(
+        self,
+        directory: Union[str, os.PathLike],
+        step: int,
+        options: Options,
+        log: bool = True,
+        events: bool = True,
+    ):
         step, run = whole("step", step, "a whole number, 0 or more"), absolute(directory)
         self._helper = helper()
         self._options = options
@@ -217,6 +225,8 @@ class Save:
             step=step,
             rank=self._rank,
             world=world,
+            waits=not log,
+            **(_events.start_of(run) if events else {}),
         )
         self._news = _job.News(self._nonce, self._hear) if world > 1 else None
         self._begun.add_done_callback(self._opened)
@@ -300,6 +310,7 @@ class Save:
         for why in fields.pop("left"):
             logger.warning("keep_last=%d: %s", self._options.keep_last, why)
         failures.forget(self._run)
+        _events.saved(self._run)
         handle.set_result(Saved(**fields))
 
     def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:

@@ -32,11 +32,14 @@ TEST_F(RunEventsTest, EventsComeBackAsTheyWereAdded) {
   ASSERT_TRUE(AppendEvent(fs_, dir_.path(),
                           {.kind = RunEventKind::kSave, .time = 3, .seconds = 0.5, .step = 60, .stall = 0.25})
                   .ok());
+  ASSERT_TRUE(
+      AppendEvent(fs_, dir_.path(), {.kind = RunEventKind::kNotSaved, .time = 3, .step = 80, .why = "full"})
+          .ok());
   ASSERT_TRUE(AppendEvent(fs_, dir_.path(),
                           {.kind = RunEventKind::kEnd, .time = 4, .how = "failed", .why = "rank 3: gone"})
                   .ok());
   const std::vector<RunEvent> events = *ReadEvents(fs_, dir_.path());
-  ASSERT_EQ(events.size(), 3);
+  ASSERT_EQ(events.size(), 4);
   EXPECT_EQ(events[0].hosts, (std::vector<std::string>{"a", "b\n\xef\xbf\xbd"}));
   EXPECT_EQ(events[0].step, 40);
   EXPECT_TRUE(events[0].local);
@@ -44,8 +47,11 @@ TEST_F(RunEventsTest, EventsComeBackAsTheyWereAdded) {
   EXPECT_EQ(events[0].seconds, 2.25);
   EXPECT_EQ(events[1].kind, RunEventKind::kSave);
   EXPECT_EQ(events[1].stall, 0.25);
-  EXPECT_EQ(events[2].how, "failed");
-  EXPECT_EQ(events[2].why, "rank 3: gone");
+  EXPECT_EQ(events[2].kind, RunEventKind::kNotSaved);
+  EXPECT_EQ(events[2].step, 80);
+  EXPECT_EQ(events[2].why, "full");
+  EXPECT_EQ(events[3].how, "failed");
+  EXPECT_EQ(events[3].why, "rank 3: gone");
 }
 
 TEST_F(RunEventsTest, OnlyTheNewestThousandLinesStay) {
