@@ -18,8 +18,9 @@ class AutoInterval {
   static constexpr int64_t kEvery = 10;  // iterations between measured saves
   static constexpr int kSaves = 2;
 
+  using Clock = std::chrono::steady_clock;
   // Call after every iteration.
-  void Step();
+  void Step(Clock::time_point now = Clock::now());
   // Call for each save that has become durable after `seconds`, for `stall` of which the training waited.
   void Saved(double seconds, double stall) {
     ++saves_;
@@ -39,7 +40,7 @@ class AutoInterval {
 
  private:
   int64_t steps_ = 0;
-  std::chrono::steady_clock::time_point first_;
+  Clock::time_point first_;
   double step_seconds_ = 0;
   int saves_ = 0;
   double save_seconds_ = 0, stall_seconds_ = 0;  // their sums

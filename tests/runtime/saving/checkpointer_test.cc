@@ -231,16 +231,14 @@ TEST_F(CheckpointerTest, AutoIntervalIsMeasuredAndKept) {
   EXPECT_EQ(interval_at(35), interval);
 }
 
-// The interval that one rank chooses; failures come every second.
+// The interval that one rank chooses; an iteration takes a millisecond, and failures come every second.
 int64_t Chosen(double seconds, double stall, double beyond_local) {
   int64_t interval = 0;
   ThreadWorld(1).Run([&](const std::shared_ptr<Mailbox>& mailbox) {
     ControlPlane control(mailbox, 60);
     AutoInterval found;
-    for (int64_t step = 0; step < 3 * AutoInterval::kEvery; ++step) {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-      found.Step();
-    }
+    for (int64_t step = 0; step < 3 * AutoInterval::kEvery; ++step)
+      found.Step(AutoInterval::Clock::time_point(std::chrono::milliseconds(step)));
     for (int save = 0; save < AutoInterval::kSaves; ++save) found.Saved(seconds, stall);
     ASSERT_TRUE(found.Decides());
     const auto chosen = found.Choose(control, 1.0 / 3600, beyond_local);
@@ -250,12 +248,13 @@ int64_t Chosen(double seconds, double stall, double beyond_local) {
   return interval;
 }
 
-// Only the time that the training waits counts as a stall, and local steps survive most failures. The
-// factors are roots of 100, 1 / 0.15 and 1 / 0.85; one iteration is measured.
+// Only the time that the training waits counts as a stall, and local steps survive most failures: by Young,
+// the square root of 2 * 0.1 ms * 1 s is 14 iterations, and roots of 100 / 2 and 1 / 0.15 are the factors.
 TEST(AutoIntervalTest, CountsTheStallAndTheFailuresBeyondTheNodes) {
   const int64_t all = Chosen(1e-4, 1e-4, 1);
-  EXPECT_LT(Chosen(1e-4, 1e-6, 1), all);
-  EXPECT_GT(Chosen(1e-4, 1e-4, BeyondLocal(true)), all);
+  EXPECT_EQ(all, 14);
+  EXPECT_EQ(Chosen(1e-4, 1e-6, 1), 2);
+  EXPECT_EQ(Chosen(1e-4, 1e-4, BeyondLocal(true)), 36);
   EXPECT_NEAR(BeyondLocal(true), 0.15, 1e-9);
   EXPECT_NEAR(BeyondLocal(false), 0.85, 1e-9);
 }
