@@ -7,8 +7,14 @@ import importlib
 import warnings
 from typing import Any, Callable, TypeVar
 
+from cairn._errors import NotSupported
+
 _Function = TypeVar("_Function", bound=Callable[..., None])
 _MODULES = ("bridge", "deepspeed", "hf", "megatron")
+_WHY_NOT_LOCAL = (
+    "the framework names the checkpoint that is loaded, and keeps files of its own in each, "
+    "so a step that is only on the nodes would be neither whole nor found"
+)
 
 
 def enable(framework: str, *args: Any, **options: Any) -> None:
@@ -18,11 +24,18 @@ def enable(framework: str, *args: Any, **options: Any) -> None:
     Bridge; options: compress, deadline, allow_pickle. "deepspeed": give the engine, too, after
     deepspeed.initialize(); option: check. torchtitan is set in its configuration:
     ``config.checkpoint = cairn.titan.CheckpointManager.Config(...)``.
+    None of them keeps steps on the nodes: local= raises NotSupported.
     Raises ValueError for another framework, ImportError for a version that works differently from those that
     were tried, and the errors of the framework's module, such as `cairn.megatron`.
     """
     if framework not in _MODULES:
         raise ValueError(f"enable({framework!r}): give one of {', '.join(_MODULES)}")
+    if options.get("local") is not None:
+        raise NotSupported(
+            f"enable({framework!r}, local=): {_WHY_NOT_LOCAL}; only cairn.torch, cairn.titan and CairnWriter "
+            "keep steps on the nodes",
+            2,
+        )
     importlib.import_module(f"cairn.{framework}").enable(*args, **options)
 
 

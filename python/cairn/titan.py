@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-from typing import Any, Optional
+from typing import Any, Literal, Optional, Union
 
 import torch
 
@@ -18,6 +18,7 @@ import cairn.torch
 from cairn._opened import Opened
 from cairn._steps import steps
 from cairn.torch import _job
+from cairn.torch._options import local_options
 
 try:
     from torchtitan.components.checkpointer import dcp as _dcp
@@ -60,6 +61,18 @@ class CheckpointManager(_dcp.CheckpointManager):
         compress: bool = False
         """Store tensors compressed."""
 
+        local: Optional[str] = None
+        """Keep the newest steps on the nodes, too, such as in /dev/shm/cairn; each save goes there first."""
+
+        every: Union[int, Literal["auto"]] = 1
+        """With local: each one of this many saves goes to the folder, too, and the last of a training."""
+
+        redundancy: str = ""
+        """With local: the lost nodes that parity covers, such as xor:8."""
+
+        keep_local: int = 2
+        """With local: how many steps stay on the nodes."""
+
     def __init__(self, config: Config, **parts: Any) -> None:
         # Turns off asynchronous DCP, which makes a gloo group, and retention, which would remove all step-N.
         without: dict[str, Any] = {"async_mode": "disabled", "keep_latest_k": 0}
@@ -71,7 +84,9 @@ class CheckpointManager(_dcp.CheckpointManager):
         self.async_mode = _dcp.AsyncMode(config.async_mode)
         self.keep_latest_k = config.keep_latest_k
         self._cast = config.cast_on_load
-        self._compress = config.compress
+        self._level = local_options(config)
+        self._options = {"compress": config.compress, "keep_last": config.keep_latest_k, **self._level}
+        cairn.torch.Options(**self._options)  # raises ValueError or TypeError before the training
         self._loads = 0
 
     @torch.no_grad()
@@ -80,6 +95,7 @@ class CheckpointManager(_dcp.CheckpointManager):
             return False
         self.maybe_wait_for_saving()
         if last_step:
+            self._options["every"] = 1  # the end of a job may clear its nodes' memory
             self._save_last_step(curr_step)
         else:
             state_dict = self._flattened_model_states_sd()
@@ -101,12 +117,8 @@ class CheckpointManager(_dcp.CheckpointManager):
             )
         contents = "all" if _dcp.OPTIMIZER in state_dict else "model"
         step = int(checkpoint_id.rpartition("-")[2])
-        options = {
-            "compress": self._compress,
-            "keep_last": self.keep_latest_k,
-            "state": {"torchtitan": {"contents": contents}},
-        }
-        handle = cairn.torch.async_save(state_dict, self.folder, step, **options)
+        state = {"torchtitan": {"contents": contents}}
+        handle = cairn.torch.async_save(state_dict, self.folder, step, state=state, **self._options)
         self.save_future = handle
         if async_mode == _dcp.AsyncMode.DISABLED:
             self.maybe_wait_for_saving()
@@ -132,14 +144,30 @@ class CheckpointManager(_dcp.CheckpointManager):
     def _close(self) -> None:
         self.maybe_wait_for_saving()
 
+    def _load(self, step: int = -1) -> bool:
+        """With local: the newest step of the nodes or the folder that is whole for all ranks, if any."""
+        if self._level["local"] is None or step != -1:
+            return super()._load(step)
+        level = {name: value for name, value in self._level.items() if name != "every"}
+        states = self._states_to_load(model_only=False)
+        try:
+            cairn.torch.load(states, self.folder, cast=self._cast, **level)
+        except FileNotFoundError:
+            return super()._load(step)
+        self._take_model(states)
+        return True
+
+    def _take_model(self, state_dict: dict) -> None:
+        if _dcp.MODEL in self.states:  # its tensors are at the top level, not in a Stateful
+            self.states[_dcp.MODEL].load_state_dict(state_dict)
+
     def dcp_load(self, state_dict: dict, checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
         """Loads a step of Cairn on any mesh. torchtitan's own code loads Hugging Face's files and DCP's."""
         if from_hf or (pathlib.Path(checkpoint_id) / ".metadata").is_file():
             return super().dcp_load(state_dict, checkpoint_id, from_hf, from_quantized)
         _refuse_model_alone(checkpoint_id, state_dict)
         cairn.torch.load(state_dict, checkpoint_id, cast=self._cast)
-        if _dcp.MODEL in self.states:  # the model's tensors are at the top level, not in a Stateful
-            self.states[_dcp.MODEL].load_state_dict(state_dict)
+        self._take_model(state_dict)
 
     def _find_load_step(self, folder: str = "") -> int:
         """The newest step of Cairn that opens, or a newer one of DCP's. Rank 0 finds it for all ranks."""

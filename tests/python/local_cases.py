@@ -16,6 +16,7 @@ import cairn.torch  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
 from ranks import join  # noqa: E402
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict  # noqa: E402
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
@@ -109,6 +110,34 @@ def train(rank, world, directory, job, name, how, redundancy, resumes, until, ki
         saving.result()
 
 
+def automatic(rank, world, directory, name):
+    """Eight saves with every="auto"; leaves the directory of each step."""
+    join(rank, world, directory, name)
+    training, run = Training("ddp", world), f"{directory}/{name}/run"
+    places = []
+    for step in range(1, 9):
+        training.iterate()
+        places.append(cairn.torch.save(training.state(), run, step, every="auto", **local_of(directory, name, "xor:2")).step_dir)
+    pathlib.Path(f"{directory}/{name}/places-{rank}.json").write_text(json.dumps([place.startswith(run) for place in places]))
+
+
+def with_dcp(rank, world, directory, ending):
+    """dcp.save with CairnWriter: four steps on the nodes, of which the third is in the run. `ending`: a new job loads the fourth, bit for bit."""
+    join(rank, world, directory, f"with_dcp-{ending}")
+    training, run, local = Training("fsdp", world), f"{directory}/with_dcp/run", local_of(directory, "with_dcp", "xor:2")
+    known = pathlib.Path(f"{directory}/with_dcp-{rank}.json")
+    if ending:
+        assert training.load(run, **local) == 4
+        assert training.digests() == json.loads(known.read_text())
+        return
+    for step in range(1, 5):
+        training.iterate()
+        writer = cairn.torch.CairnWriter(run, step, every=3, **local)
+        dcp.save(training.state(), storage_writer=writer, planner=cairn.torch.CairnPlanner(), no_dist=True)
+    assert sorted(name for name in os.listdir(run) if name.startswith("step-")) == ["step-00000003"]
+    known.write_text(json.dumps(training.digests()))
+
+
 def go_back(rank, world, directory):
     """The run has step 3, the nodes have 4 and 5; this training continues from 3, and saves another step 4."""
     join(rank, world, directory, "go_back")
@@ -135,6 +164,7 @@ def refused(rank, world, directory):
         "more than 2 ranks": {**local, "redundancy": "rs:4,2"},
         "give local=DIR": {"every": 3},
         "at least 1": {**local, "every": 0},
+        "give local=DIR, too": {"every": "auto"},
         "not compressed": {**local, "compress": True},
     }.items():
         ranks.refused(ValueError, words, save, **named)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import sys
 import unittest
 
@@ -113,6 +114,14 @@ class TitanTest(ranks.RanksCase):
         run = f"{self.directory}/whole/checkpoint"
         cairn.run(["verify", run], capture=True)
         self.assertRegex(cairn.run(["ls", run], capture=True).stdout, r"6 +verified")
+
+    def test_1_local_steps(self):
+        """After test_1_a: from the nodes with the bits of the unbroken training, although a node is lost."""
+        self.run_ranks("local_killed", 2, killed=(0, 1))
+        self.assertEqual(self.steps("local"), ["step-00000003"])
+        shutil.rmtree(f"{self.directory}/node-1")
+        self.run_ranks("local_again", 2)
+        self.assertEqual(self.steps("local"), ["step-00000003", "step-00000006"])
 
     def test_2_a_running_training_changes_one_line(self):
         """From torchtitan's own steps, and then at other meshes."""

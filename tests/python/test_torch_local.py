@@ -116,6 +116,26 @@ class LocalTest(ranks.RanksCase):
         self.train(1, "one", "one", "", None, 4)
         self.train(1, "one", "one", "", 4, 5)
 
+    def test_the_writer_of_dcp_saves_on_the_nodes(self):
+        for ending in (False, True):
+            self.run_ranks("with_dcp", 2, arguments=(ending,))
+
+    def test_every_auto_follows_the_failures_of_the_run(self):
+        """Of a run that lost several nodes every second, each save is copied that can be; of one without a history, only the first."""
+        for name, failures in (("quiet", 0), ("failing", 200)):
+            os.makedirs(run := f"{self.directory}/{name}/run")
+            start = {"event": "start", "hosts": ["a", "b"], "ranks": 2, "local": True, "seconds": 0.1, "step": 1, "tier": "run"}
+            with open(f"{run}/events", "w", encoding="utf-8") as file:
+                for second in range(failures):
+                    file.write(json.dumps({**start, "time": 1000 + second, "step_time": 999.5 + second}) + "\n")
+            self.run_ranks("automatic", 2, arguments=(name,))
+            found = []
+            for rank in (0, 1):
+                with open(f"{self.directory}/{name}/places-{rank}.json", encoding="utf-8") as file:
+                    found.append(json.load(file))
+            self.assertEqual(found[0], found[1], name)
+            self.assertEqual((found[0][0], sum(found[0]) > 1), (True, failures > 0), (name, found))
+
     def test_jobs_that_check_themselves(self):
         """What each shows, local_cases.py says."""
         for case, world, *killed in (("refused", 2), ("unusable", 2), ("rank_dies", 3, 1)):

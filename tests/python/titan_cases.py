@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import time
 import types
@@ -192,6 +193,26 @@ def again(rank, world, directory):
     found = Job(rank, world, directory, "again", tied, async_mode="async", keep_latest_k=2).train()
     expected = result(directory, "whole", rank)
     assert found["losses"] == {step: expected["losses"][step] for step in "56"}, (found["losses"], expected["losses"])
+    same(found, expected, "model", "optimizer", "step")
+
+
+def local(folder):
+    """The newest steps on nodes of their own; each third save goes to the folder, too."""
+    return {"interval": 1, "local": f"{folder}/node-{{rank}}", "every": 3, "redundancy": "xor:2"}
+
+
+def local_killed(rank, world, directory):
+    """All ranks die in the sixth iteration: steps 4 and 5 are only on the nodes."""
+    job = Job(rank, world, directory, "local_killed", tied, folder="local", **local(directory))
+    job.trainer.metrics_processor.log = lambda step, *_, **__: step < 6 or os.kill(os.getpid(), signal.SIGKILL)
+    job.train()
+
+
+def local_again(rank, world, directory):
+    """The last iteration again, from the nodes, of which one was lost; its step goes to the folder."""
+    job = Job(rank, world, directory, "local_again", tied, folder="local", **local(directory))
+    found, expected = job.train(), result(directory, "whole", rank)
+    assert found["losses"] == {"6": expected["losses"]["6"]}, (found["losses"], expected["losses"])
     same(found, expected, "model", "optimizer", "step")
 
 

@@ -6,6 +6,7 @@
 
 #include "tools/cli/exit_code.h"
 #include "tools/commands/commands.h"
+#include "tools/interval/run_facts.h"
 #include "tools/serve/server.h"
 
 namespace cairn {
@@ -22,7 +23,10 @@ Result<int> RunServe() {
   if (::fstat(STDIN_FILENO, &info) != 0 || !S_ISSOCK(info.st_mode))
     return InvalidArgument("serve: stdin is not a socket; cairn.torch starts this helper, a user does not");
   IgnoreSignalsOfTheJob();
-  CAIRN_RETURN_IF_ERROR(ServeTrainer(FileSystem::Posix(), UniqueFd(STDIN_FILENO)));
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_RETURN_IF_ERROR(ServeTrainer(
+      fs, UniqueFd(STDIN_FILENO),
+      [&fs](const std::string& run_dir, bool parity) { return FailuresBeyondLocal(fs, run_dir, parity); }));
   return kExitDone;
 }
 

@@ -139,6 +139,13 @@ void TakeEvents(const std::vector<RunEvent>& events, double newest_step_time, Me
                             .from = Saves(saves.size(), "events")};
 }
 
+double FailuresBeyondLocal(FileSystem& fs, const std::string& run_dir, bool parity) {
+  MeasuredRun measured;
+  if (const auto events = ReadEvents(fs, run_dir); events.ok()) TakeEvents(*events, 0, measured);
+  const FailureRates rates = RatesOf(measured.failures, std::max<int64_t>(1, measured.nodes), std::nullopt);
+  return rates.of[2].expected + (parity ? 0 : rates.of[1].expected);
+}
+
 Status MeasureRun(FileSystem& fs, const std::string& run_dir, MeasuredRun& measured) {
   CAIRN_ASSIGN_OR_RETURN(const Place place, PlaceAt(fs, run_dir));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<RunEvent> events, ReadEvents(fs, run_dir));

@@ -36,4 +36,8 @@ Status MeasureLogs(const std::vector<std::string>& logs, MeasuredRun& measured);
 // The starts among events. `newest_step_time`: when the newest step was committed, or 0.
 void TakeEvents(const std::vector<RunEvent>& events, double newest_step_time, MeasuredRun& measured);
 
+// Failures per second that local steps do not survive, by the run's events; a file of events that cannot be
+// read counts as none.
+double FailuresBeyondLocal(FileSystem& fs, const std::string& run_dir, bool parity);
+
 }  // namespace cairn

@@ -15,6 +15,7 @@
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_record.h"
+#include "tools/serve/copy_interval.h"
 
 namespace cairn {
 
@@ -30,6 +31,7 @@ class HeldRuns {
   struct Run {
     RunLock lock;
     RunRecord record;               // of its events; safe from several threads
+    CopyInterval copies;            // of its local steps; safe from several threads
     std::vector<RoomLimit> limits;  // before the first save; empty once it was compared with them
     std::set<std::string> left;     // sentences about steps that were not deleted, each reported once
 

@@ -74,7 +74,8 @@ SaveOptions OptionsOf(const nlohmann::json& request) {
 
 class Server {
  public:
-  Server(FileSystem& fs, UniqueFd socket) : fs_(fs), socket_(std::move(socket)) {}
+  Server(FileSystem& fs, UniqueFd socket, FailuresBeyond failures)
+      : fs_(fs), socket_(std::move(socket)), failures_(std::move(failures)) {}
 
   Status Run() {
     Status heard = Caught([this] { return Hear(); });
@@ -152,6 +153,7 @@ class Server {
     if (what == "join") return Join(id, head);
     if (what == "local") return Local(id, head);
     if (what == "resume") return Resume(id, head);
+    if (what == "every") return Every(id, head);
     if (what == "end") return End(id, head);
     return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
   }
@@ -189,6 +191,8 @@ class Server {
     running_[nonce] = save;
     Push(saves_, [this, id, save] {
       save->begun = Caught([&] { return save->save.Begin(); });
+      if (const auto run = runs_.At(save->run_dir); save->level && run.ok())
+        (*run)->copies.Began(clock_.Seconds());
       Answer(id, save->begun);
     });
     return OkStatus();
@@ -272,14 +276,29 @@ class Server {
   }
   void Saved(int64_t id, const RunningSave& running, double written, double durable,
              const std::vector<std::string>& left) {
-    if (const auto run = runs_.At(running.run_dir); running.durable && run.ok())
+    if (const auto run = runs_.At(running.run_dir); running.durable && run.ok()) {
       (*run)->record.Saved(running.save.step(), running.waits ? durable : running.stall_seconds.load(),
                            durable);
+      (*run)->copies.Copied(durable);
+    }
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
                 {"durable_s", durable},
                 {"left", left}},
                {}});
+  }
+
+  // On rank 0: how many local saves there are for each that goes to the run; 0 if that is not known yet.
+  Status Every(int64_t id, const nlohmann::json& head) {
+    const auto run_dir = head.at("run").get<std::string>();
+    CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(run_dir));
+    const std::lock_guard lock(levels_mutex_);
+    const auto level = levels_.find(run_dir);
+    if (level == levels_.end() || !level->second) return Corrupt("the run has no local level");
+    const bool parity = !level->second->place().group.empty();
+    const auto every = run->copies.Choose([&] { return failures_(run_dir, parity); });
+    Reply(id, {{{"every", every.value_or(0)}}, {}});
+    return OkStatus();
   }
 
   // After all saves.
@@ -478,6 +497,8 @@ class Server {
 
   FileSystem& fs_;
   MessageSocket socket_;
+  const Stopwatch clock_;
+  const FailuresBeyond failures_;
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
   std::map<std::string, std::shared_ptr<RunningSave>> begun_;    // by nonce; not written yet
   std::map<std::string, std::shared_ptr<RunningSave>> filling_;  // their memory is not yet filled
@@ -503,6 +524,8 @@ class Server {
 
 }  // namespace
 
-Status ServeTrainer(FileSystem& fs, UniqueFd socket) { return Server(fs, std::move(socket)).Run(); }
+Status ServeTrainer(FileSystem& fs, UniqueFd socket, FailuresBeyond failures) {
+  return Server(fs, std::move(socket), std::move(failures)).Run();
+}
 
 }  // namespace cairn

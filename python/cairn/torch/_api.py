@@ -16,7 +16,7 @@ from cairn.torch import _collector
 from cairn.torch._loaded import Loaded
 from cairn.torch._local import resume
 from cairn.torch._optimizers import Optimizers
-from cairn.torch._options import OnError, Options
+from cairn.torch._options import Every, OnError, Options
 from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader, TorchOpened, Whole
@@ -41,7 +41,7 @@ def async_save(
     on_error: OnError = "raise",
     require_space: bool = False,
     local: Optional[Path] = None,
-    every: int = 1,
+    every: Every = 1,
     redundancy: str = "",
     keep_local: int = 2,
 ) -> SaveHandle:
@@ -114,7 +114,7 @@ def save(
     on_error: OnError = "raise",
     require_space: bool = False,
     local: Optional[Path] = None,
-    every: int = 1,
+    every: Every = 1,
     redundancy: str = "",
     keep_local: int = 2,
 ) -> Saved:

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import weakref
-from typing import Callable, NamedTuple, TypeVar, Union
+from typing import Callable, Literal, NamedTuple, TypeVar, Union
 
 from cairn._errors import CorruptError
 from cairn._helper import Helper, absolute, helper
@@ -17,6 +17,7 @@ from cairn.torch import _events, _job
 
 logger = logging.getLogger("cairn.torch")
 T = TypeVar("T")
+Every = Union[int, Literal["auto"]]
 
 
 class Local(NamedTuple):
@@ -40,6 +41,8 @@ class _Levels:
         self.opened: dict[tuple[str, Local], bool] = {}
         self.saves: collections.Counter[str] = collections.Counter()  # since the last to the run
         self.overdue: set[str] = set()  # runs without the step that was resumed from
+        self.copied: set[str] = set()  # runs to which a save goes, or went
+        self.every: dict[str, int] = {}  # with every="auto", on rank 0
 
 
 _levels: weakref.WeakKeyDictionary[Helper, _Levels] = weakref.WeakKeyDictionary()
@@ -56,6 +59,7 @@ def forget(current: Helper) -> None:
     """
     levels = _of(current)
     levels.joined, levels.opened = False, {}
+    levels.copied.clear()
 
 
 def _join(current: Helper, occasion: str, seconds: int) -> None:
@@ -102,18 +106,40 @@ def opened(current: Helper, run: str, local: Local, occasion: str, seconds: int)
     return levels.opened[key]
 
 
-def is_due(current: Helper, run: str, every: int) -> bool:
-    """Whether this save goes to the run, as each `every`th does. Call once for each save.
+def is_due(current: Helper, run: str, every: Every, occasion: str, seconds: int) -> bool:
+    """Whether this save goes to the run, as each `every`th does; the same on all ranks.
 
-    The first one after a resume does, if the run does not have the step that was resumed from.
+    Call it once for each save. The first one after a resume does, if the run does not have the step that was
+    resumed from.
+    occasion, seconds: as for `opened`. Raises TimeoutError if rank 0 does not come to decide.
     """
     levels = _of(current)
     levels.saves[run] += 1
-    due = run in levels.overdue or levels.saves[run] >= every
+    due = run in levels.overdue
+    if every == "auto":
+        try:
+            due = levels.leads and (due or _is_due_by_plan(current, run))
+        finally:  # the other ranks wait for it
+            due = _job.agree(f"cairn.torch/every/{occasion}", str(int(due)), seconds) == "1"
+    else:
+        due = due or levels.saves[run] >= every
     if due:
         levels.saves[run] = 0
         levels.overdue.discard(run)
+        levels.copied.add(run)
     return due
+
+
+def _is_due_by_plan(current: Helper, run: str) -> bool:
+    """On rank 0: by the interval that its helper has measured; before that, only the first save."""
+    levels = _of(current)
+    if run not in levels.copied:
+        return True
+    every = current.ask("every", run=run).fields["every"]
+    if every != levels.every.get(run, 0):
+        levels.every[run] = every
+        logger.info("one save of %d goes to %s from here on", every, run)
+    return bool(every) and levels.saves[run] >= every
 
 
 def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Callable[[str, dict], T]) -> T:

@@ -10,7 +10,7 @@ import os
 from typing import Any, Literal, Optional, Union, get_args
 
 from cairn._helper import absolute
-from cairn.torch._local import Local
+from cairn.torch._local import Every, Local
 
 _MAX_SECONDS = 10**8  # three years; more overflows clocks
 _MAX_INT = 2**63 - 1
@@ -33,7 +33,10 @@ class Options:
     local: keep the newest steps on the nodes, too: a directory there, such as /dev/shm/cairn (memory) or one
     of a local disk; "{rank}" in it is replaced by the rank. Every save goes there first.
     every: with local, every one of this many saves goes to the run as well; so does the first one after a
-    resume from a step that the run does not have.
+    resume from a step that the run does not have. "auto": the first one, and then as often as loses the least
+    time, by the formula of `cairn plan`: from the time that the copies to the run took, the time between
+    saves, and the failures in the run's events that local steps do not survive. Rank 0 decides at each save;
+    the other ranks wait for its word.
     redundancy: with local, the loss of nodes that parity covers: "xor:K" (of each K ranks, one may lose its
     files) or "rs:K,M" (M of K).
     keep_local: with local, how many steps stay on the nodes.
@@ -49,7 +52,7 @@ class Options:
     on_error: OnError = "raise"
     require_space: bool = False
     local: Union[str, os.PathLike, None] = None
-    every: int = 1
+    every: Every = 1
     redundancy: str = ""
     keep_local: int = 2
 
@@ -64,7 +67,8 @@ class Options:
         if not self.deadline > 0:
             raise ValueError(f"deadline={self.deadline}: seconds, more than 0")
         for name in ("every", "keep_local"):
-            if not whole(name, getattr(self, name), "a number, at least 1"):
+            value = getattr(self, name)
+            if (name, value) != ("every", "auto") and not whole(name, value, "a number, at least 1"):
                 raise ValueError(f"{name}=0: a number, at least 1")
         if self.local is None and (self.every != 1 or self.redundancy):
             raise ValueError("every and redundancy are of local steps; give local=DIR, too")
@@ -94,6 +98,11 @@ class Options:
             "state": {**({"mesh": mesh} if mesh else {}), **(self.state or {})},
             "keep_last": operator.index(self.keep_last),
         }
+
+
+def local_options(config: Any) -> dict:
+    """The options of the local level, which are fields of a framework's configuration."""
+    return {name: getattr(config, name) for name in ("local", "every", "redundancy", "keep_local")}
 
 
 def whole(name: str, value: Any, what: str) -> int:

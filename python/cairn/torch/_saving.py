@@ -213,12 +213,12 @@ class Save:
         self._step = step
         self._nonce = _job.session.nonce(step, options.seconds)
         self._rank, world = _job.rank_and_world()
-        level = options.level
-        local = level is not None and _local.opened(self._helper, run, level, self._nonce, options.seconds)
+        level, every, seconds = options.level, options.every, options.seconds
+        local = level is not None and _local.opened(self._helper, run, level, self._nonce, seconds)
         self._begun = self._helper.request(
             "begin",
             local=local,
-            durable=not local or _local.is_due(self._helper, run, options.every),
+            durable=not local or _local.is_due(self._helper, run, every, self._nonce, seconds),
             nonce=self._nonce,
             deadline=options.seconds,
             run=run,

@@ -17,7 +17,7 @@ from cairn.torch import _private
 from cairn.torch._device import Copying
 from cairn.torch._layout import Recipe
 from cairn.torch._optimizers import Optimizers
-from cairn.torch._options import Options
+from cairn.torch._options import Every, Options
 from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import STAGED, CairnPlanner
 from cairn.torch._saving import Save, SaveHandle, Staged, stage
@@ -28,8 +28,8 @@ class CairnWriter(StorageWriter):
     no_dist=True)``
 
     dir: the run's directory; every rank needs write access. compress, model, state, deadline, keep_last,
-    require_space: see Options. With DCP's own planner omit no_dist: that planner divides the work by
-    collectives.
+    require_space, local, every, redundancy, keep_local: see Options; `cairn.torch.load` resumes from steps
+    on the nodes. With DCP's own planner omit no_dist: that planner divides the work by collectives.
     """
 
     def __init__(
@@ -43,11 +43,24 @@ class CairnWriter(StorageWriter):
         deadline: float = 600.0,
         keep_last: int = 0,
         require_space: bool = False,
+        local: Union[str, os.PathLike, None] = None,
+        every: Every = 1,
+        redundancy: str = "",
+        keep_local: int = 2,
     ):
         self._directory = dir
         self._step = step
         self._options = Options(
-            compress, model, state, deadline, keep_last, require_space=require_space
+            compress,
+            model,
+            state,
+            deadline,
+            keep_last,
+            require_space=require_space,
+            local=local,
+            every=every,
+            redundancy=redundancy,
+            keep_local=keep_local,
         )
         self._alone = False
         self._handle: Optional[SaveHandle] = None

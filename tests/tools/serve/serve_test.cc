@@ -40,7 +40,9 @@ class Trainer {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
     socket_.emplace(UniqueFd(ends[0]));
-    helper_ = std::thread([fd = ends[1]] { (void)ServeTrainer(FileSystem::Posix(), UniqueFd(fd)); });
+    helper_ = std::thread([fd = ends[1]] {
+      (void)ServeTrainer(FileSystem::Posix(), UniqueFd(fd), [](const std::string&, bool) { return 1.0; });
+    });
   }
   ~Trainer() { Die(); }
   // As when a trainer is killed: its socket closes, and its helper continues with the saves that it has.
