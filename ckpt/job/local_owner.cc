@@ -10,21 +10,19 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kOwnerName = "OWNER";
 constexpr uint64_t kMaxBytes = 64 << 10;
 constexpr const char* kRemedy = "keep local steps elsewhere, or remove this directory if nobody needs it";
 
-// The owner. Errors: NotFound if the directory is new, without a step or a readable owner.
-Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {
-  const Result<std::string> text = ReadSmallFile(fs, JoinPath(directory, kOwnerName), kMaxBytes);
+}  // namespace
+
+Result<LocalOwner> ReadLocalOwner(FileSystem& fs, const std::string& directory) {
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(directory, kLocalOwnerName), kMaxBytes);
   const Result<LocalOwner> owner = text.ok() ? DecodeLocalOwner(*text) : text.status();
   if (owner.ok()) return owner;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, directory));
   if (steps.empty()) return NotFound("{} is new", directory);
-  return IoError("{} holds steps, but no {} names their owner; {}", directory, kOwnerName, kRemedy);
+  return IoError("{} holds steps, but no {} names their owner; {}", directory, kLocalOwnerName, kRemedy);
 }
-
-}  // namespace
 
 Result<LocalOwner> OwnerOf(const std::string& run_dir, const std::string& run) {
   CAIRN_ASSIGN_OR_RETURN(const DirectoryFacts facts, FactsOfDirectory(run_dir));
@@ -58,7 +56,7 @@ Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const Local
   if (!info.ok()) return info.status().kind() == StatusKind::kNotFound ? OkStatus() : info.status();
   if (info->kind != FileKind::kDirectory)
     return IoError("{} is a link or a file, not a directory; {}", directory, kRemedy);
-  const Result<LocalOwner> found = ReadOwner(fs, directory);
+  const Result<LocalOwner> found = ReadLocalOwner(fs, directory);
   if (!found.ok()) return found.status().kind() == StatusKind::kNotFound ? OkStatus() : found.status();
   if (found->Is(owner)) return OkStatus();
   return IoError("{} belongs to the run directory {} (host {}), of which {} is a copy; {}", directory,
@@ -66,14 +64,14 @@ Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const Local
 }
 
 Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory, const LocalOwner& owner) {
-  const std::string path = JoinPath(directory, kOwnerName);
+  const std::string path = JoinPath(directory, kLocalOwnerName);
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));
   CAIRN_ASSIGN_OR_RETURN(FileLock file, fs.OpenLock(path));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
   if (!ours) return AlreadyExists("another training uses {}", directory);
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // under the lock: nobody writes it now
   // Durable before the first step: after a crash the text is whole, or no step exists.
-  if (!ReadOwner(fs, directory).ok()) {
+  if (!ReadLocalOwner(fs, directory).ok()) {
     CAIRN_RETURN_IF_ERROR(file.WriteText(EncodeLocalOwner(owner)));
     CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory));
   }

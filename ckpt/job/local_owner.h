@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
@@ -30,6 +31,12 @@ Result<LocalOwner> OwnerOf(const std::string& run_dir, const std::string& run);
 std::string EncodeLocalOwner(const LocalOwner& owner);
 // Errors: Corrupt.
 Result<LocalOwner> DecodeLocalOwner(const std::string& text);
+
+inline constexpr std::string_view kLocalOwnerName = "OWNER";
+
+// The owner of a directory of local steps. Errors: NotFound if the directory is new, without a step or a
+// readable owner; IoError if it has steps.
+Result<LocalOwner> ReadLocalOwner(FileSystem& fs, const std::string& directory);
 
 // OK if `owner` may use the local directory: it does not exist, is its own, or has no steps and no owner.
 // Changes nothing. Errors: IoError naming the owner, or if it is not a directory.

@@ -171,6 +171,29 @@ def iteration_of_cairn_in_megatron(t):
     iteration_of_cairn_megatron(t, 4)
 
 
+def local_steps(t, at):
+    """Of a training on one node: its shard, whole."""
+    t.put("run", at)
+    t.write(f"{at}/OWNER", json.dumps({"run": "0" * 32, "run_directory": "/run", "inode": 1, "born_unix_nanoseconds": 1, "host": "n1"}))
+
+
+@tree("step-00000004", "local_step_of_a_node")
+@tree()
+def local_steps_of_a_node(t):
+    local_steps(t, ".")
+
+
+@tree()
+def local_steps_of_a_node_with_a_lost_shard(t):
+    local_steps(t, ".")
+    (t.root / "step-00000006/shard-00000.h5").unlink()
+
+
+@tree()
+def directory_of_local_steps(t):
+    local_steps(t, "0" * 32)
+
+
 # Runs of the Trainer
 
 

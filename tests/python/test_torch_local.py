@@ -120,6 +120,42 @@ class LocalTest(ranks.RanksCase):
         for ending in (False, True):
             self.run_ranks("with_dcp", 2, arguments=(ending,))
 
+    def cairn(self, *arguments, code=0):
+        done = subprocess.run([os.environ["CAIRN"], *map(str, arguments)], capture_output=True, text=True)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout + done.stderr
+
+    def test_the_verbs_show_the_part_of_a_node(self):
+        """`cairn ls` of the directory on a node, and `cairn verify` of a step there: whole, and with a flipped bit and without a shard."""
+        self.train(4, "shown", "fsdp", "rs:4,2", None, 2)
+        run = f"{self.directory}/shown/run"
+        (node,) = glob.glob(self.node("shown", 1) + "/*")
+        shards = [f"shard-0000{rank}.h5" for rank in range(4)]
+        for given in (self.node("shown", 1), node):
+            (listed,) = json.loads(self.cairn("ls", given, "--json"))
+            self.assertEqual((listed["run"], listed["local_steps_of"]["run"]), (node, run))
+            self.assertEqual([(step["step"], step["state"]) for step in listed["steps"]], [(1, "whole here"), (2, "whole here")])
+            for step in listed["steps"]:
+                self.assertEqual((step["shards_here"], step["shards_elsewhere"]), ([shards[1]], [shards[0], *shards[2:]]))
+                self.assertEqual(step["parity"], [{"redundancy": "rs:4,2", "shards": shards, "needed": 2}])
+                self.assertGreater(step["bytes"], 1000)
+        said = self.cairn("ls", node)
+        self.assertIn(f"local steps of this node, of the run {run}", said)
+        self.assertRegex(said, r"2 +whole here +1 of 4 +rs:4,2 +any 2 of shard-00000.h5, shard-00001.h5, ")
+        said = self.cairn("verify", node)
+        self.assertIn("step-00000002: good", said)
+        self.assertIn("not on this node: shard-00000.h5", said)
+        self.cairn("verify", node, "--values", code=2)
+        self.assertIn("only this node's part", self.cairn("convert", f"{node}/step-00000002", f"{self.directory}/out", "--to", "dcp", code=2))
+        self.assertIn("other nodes have the rest", self.cairn("archive", "run", node, "--store", f"{self.directory}/store", code=2))
+        ranks.flip(f"{node}/step-00000002/shard-00001.parity", 5000)
+        self.assertIn("shard-00001.parity", self.cairn("verify", f"{node}/step-00000002", code=1))
+        self.assertIn("whole here", self.cairn("ls", f"{node}/step-00000002"))  # which reads no bytes
+        os.remove(f"{node}/step-00000002/shard-00001.h5")
+        self.assertRegex(self.cairn("ls", node), r"(?s)2 +damaged here .*step 2: .*shard-00001.h5: is missing: its parity is here")
+        self.cairn("verify", node, code=1)
+        self.cairn("verify", f"{node}/step-00000001")
+
     def test_every_auto_follows_the_failures_of_the_run(self):
         """Of a run that lost several nodes every second, each save is copied that can be; of one without a history, only the first."""
         for name, failures in (("quiet", 0), ("failing", 200)):

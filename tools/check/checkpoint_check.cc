@@ -26,6 +26,7 @@
 #include "tools/archive/store/store.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
+#include "tools/check/node_step.h"
 #include "tools/check/step_check.h"
 #include "tools/check/value_check.h"
 #include "tools/check/verify_record.h"
@@ -53,7 +54,9 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
 // newest step is not skipped. Errors: NotFound if there is nothing to check.
 Result<std::vector<std::string>> NativeSteps(FileSystem& fs, const Place& place, bool all) {
   const std::string& path = place.native_path;
-  if (place.kind == PlaceKind::kStep || ParseStepDirName(LastName(path))) return std::vector{path};
+  if (place.kind == PlaceKind::kStep || place.kind == PlaceKind::kNodeStep ||
+      ParseStepDirName(LastName(path)))
+    return std::vector{path};
   std::vector<std::string> names;
   if (all) {
     for (const FoundStep& step : place.steps) names.push_back(step.path);
@@ -130,7 +133,12 @@ class Checker {
     if (of_run) notes_.push_back(place.path + " has no seal");
     if (place.native_path.empty() || AsksForFormat()) return CheckForeign(named);
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps, NativeSteps(fs, place, asked_.all));
-    for (const std::string& step : steps) CheckNative(fs, step);
+    for (const std::string& step : steps) {
+      if (place.of_node())
+        CAIRN_RETURN_IF_ERROR(CheckNode(fs, step));
+      else
+        CheckNative(fs, step);
+    }
     return OkStatus();
   }
 
@@ -155,6 +163,29 @@ class Checker {
     if (asked_.record && manifest.ok() && !files.empty() && !step.checks.empty())
       Record(fs, *manifest, files, step.checks, report);
     Report(std::move(report));
+  }
+
+  // The part of a step that this node has.
+  Status CheckNode(FileSystem& fs, const std::string& directory) {
+    if (checks_.values || checks_.sample)
+      return NotSupported("{}: this node has only a part of the step, of which --hash checks all bytes",
+                          directory);
+    const Result<Manifest> manifest = ReadManifest(fs, directory);
+    std::optional<Progress> progress(std::in_place, "verifying", manifest.ok() ? manifest->bytes() : 0,
+                                     asked_.show_progress);
+    VerifyReport found;
+    const NodePart part =
+        CheckNodePart(fs, directory, checks_.hash, found, [&](uint64_t done) { progress->Update(done); });
+    progress.reset();
+    CheckpointReport report{
+        std::move(found), directory,
+        checks_.hash ? "every byte that this node has of it" : "sizes of this node's part"};
+    if (!part.elsewhere.empty())
+      report.notes.push_back(fmt::format("not on this node: {}", ShortList(part.elsewhere)));
+    report.notes.push_back(part.groups.empty() ? "without parity here"
+                                               : "lost shards come from " + part.RebuiltFrom());
+    Report(std::move(report));
+    return OkStatus();
   }
 
   // Those that are lost by their values.

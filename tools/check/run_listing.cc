@@ -125,6 +125,27 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
   return run;
 }
 
+// Local steps of this node: sizes and the headers of parity.
+RunListing ListNode(FileSystem& fs, const Place& place) {
+  const bool step = place.kind == PlaceKind::kNodeStep;
+  const std::string directory(WithoutSlashes(place.path));
+  const auto owner = ReadLocalOwner(fs, step ? ParentDir(directory) : directory);
+  RunListing run{.directory = place.path};
+  if (owner.ok()) run.owner = *owner;
+  for (const FoundStep& found : place.steps) {
+    StepListing listing{found};
+    if (!listing.step) listing.step = StepOfName(LastName(directory)).value_or(0);
+    if (const auto names = fs.List(found.path); names.ok()) listing.times = TimesOf(fs, found.path, *names);
+    VerifyReport report;
+    listing.part = CheckNodePart(fs, found.path, /*hash=*/false, report);
+    listing.manifest = listing.part->manifest;
+    listing.state = report.good() ? "whole here" : "damaged here";
+    if (!report.good()) listing.trouble = report.status().message();
+    run.steps.push_back(std::move(listing));
+  }
+  return run;
+}
+
 // A seal is compared with names, sizes and times; no file is read for it.
 void ReadSealState(FileSystem& fs, const std::vector<StepFile>& files, StepListing& step) {
   if (!step.sealed) {
@@ -182,6 +203,7 @@ RunListing ListForeign(FileSystem& fs, const Place& place) {
 
 // The run of any system at a place, or nothing.
 std::optional<RunListing> ListRunAt(FileSystem& fs, const Place& place) {
+  if (place.of_node()) return ListNode(fs, place);
   if (place.native()) return ListRun(fs, place.path);
   if (place.kind != PlaceKind::kForeignRun || !HasKnownStep(fs, place)) return std::nullopt;
   return ListForeign(fs, place);

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/job/local_owner.h"
 #include "ckpt/model/tensor.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/run/step_tags.h"
+#include "tools/check/node_step.h"
 #include "tools/check/verify_record.h"
 #include "tools/place/found_step.h"
 
@@ -28,12 +30,14 @@ struct StepListing : FoundStep {
   std::vector<Hold> holds = {};           // of virtual steps that use its shards
   std::map<Role, uint64_t> role_bytes = {};
   std::vector<std::string> tags = {};  // ckpt/run/step_tags.h
+  std::optional<NodePart> part = {};   // of a node's step, whose state is "whole here" or "damaged here"
 };
 
 struct RunListing {
   std::string directory;
-  std::vector<StepListing> steps;       // by step, then by name
-  std::vector<StepTag> lost_tags = {};  // of steps that are gone
+  std::vector<StepListing> steps;        // by step, then by name
+  std::vector<StepTag> lost_tags = {};   // of steps that are gone
+  std::optional<LocalOwner> owner = {};  // of a node's steps: their run
 };
 
 // The runs that the argument means: the one step or run, of Cairn or of another system; else the run

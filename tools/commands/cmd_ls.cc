@@ -98,6 +98,7 @@ class Lister {
   }
 
   void Print(const RunListing& run) const {
+    if (run.owner) return PrintNode(run);
     PrintLine("{}", run.directory);
     TextTable table({"step", "state", "tokens", "topology", "weight", "master", "exp_avg", "exp_avg_sq",
                      "rng", "files", "age", "purge in", "from", "tags"});
@@ -119,6 +120,29 @@ class Lister {
       if (step.manifest && !step.manifest->shards.empty())
         PrintLine("step {}: virtual, its shards are in {}", *step.step,
                   step.manifest->DirectoryOf(step.path, ShardName(0)));
+  }
+
+  // Local steps of a node.
+  void PrintNode(const RunListing& run) const {
+    PrintLine("{}: local steps of this node, of the run {} (first used on {})", run.directory,
+              run.owner->run_dir, run.owner->host);
+    TextTable table({"step", "state", "shards here", "parity", "lost shards come from", "files", "age"});
+    for (const StepListing& step : run.steps) {
+      const NodePart& part = *step.part;
+      std::vector<std::string> parity;
+      for (const NodePart::Group& group : part.groups) parity.push_back(group.Text());
+      table.Add({std::to_string(*step.step), step.state,
+                 part.manifest
+                     ? fmt::format("{} of {}", part.here.size(), part.here.size() + part.elsewhere.size())
+                     : "-",
+                 parity.empty() ? "none" : fmt::format("{}", fmt::join(parity, ", ")),
+                 parity.empty() ? "-" : part.RebuiltFrom(), HumanBytesOrDash(step.times.bytes),
+                 step.times.dated() ? AgeText(now_ - step.times.last_written) : "-"});
+      table.Paint(1, step.trouble.empty() ? Tone::kPlain : Tone::kBad);
+    }
+    table.Print();
+    for (const StepListing& step : run.steps)
+      if (!step.trouble.empty()) PrintLine("step {}: {}", *step.step, step.trouble);
   }
 
   // The table leaves out the states of other optimizers; --json has their bytes.
@@ -184,6 +208,9 @@ class Lister {
                          {"purge_days", options_.purge_days},
                          {"steps", steps}};
     if (!lost.empty()) json["lost_tags"] = std::move(lost);
+    if (run.owner)
+      json["local_steps_of"] = {
+          {"run_id", run.owner->run}, {"run", run.owner->run_dir}, {"host", run.owner->host}};
     return json;
   }
 
@@ -204,6 +231,15 @@ class Lister {
         json["bytes_by_role"][std::string(cairn::Name(role))] = BytesOf(step, role);
       for (const auto& [role, bytes] : step.role_bytes)
         json["bytes_by_role"][std::string(cairn::Name(role))] = bytes;
+    }
+    if (step.part) {
+      json["shards_here"] = step.part->here;
+      json["shards_elsewhere"] = step.part->elsewhere;
+      json["parity"] = ordered_json::array();
+      for (const NodePart::Group& group : step.part->groups)
+        json["parity"].push_back({{"redundancy", group.Text()},
+                                  {"shards", group.shards},
+                                  {"needed", group.shards.size() - group.parity}});
     }
     for (const Check& check : step.checks) json["checks"].push_back(cairn::ToJson(check));
     for (const Hold& hold : step.holds)
@@ -264,7 +300,8 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "or saved before. Of another\n"
       "system's: sealed (cairn seal committed it, and its files look as they did then); sealed with\n"
       "problems (by --anyway; cairn seal --newest skips it); changed since sealed; not sealed; being\n"
-      "written (the system's tracker does not name it yet).\n\n" +
+      "written (the system's tracker does not name it yet). Local steps (--save-local, local=), of which a\n"
+      "node has a part: whole here; damaged here.\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
 }
 

@@ -6,6 +6,7 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/parse_number.h"
+#include "ckpt/job/local_owner.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_tags.h"
@@ -47,6 +48,9 @@ std::string ListOfSteps(const std::map<int64_t, std::string>& steps) {
   return fmt::format("step{} {}{}", steps.size() == 1 ? "" : "s", steps.size() > kListed ? "..., " : "",
                      list);
 }
+
+// A training's local steps on this node.
+bool IsOfNode(FileSystem& fs, const std::string& directory) { return ReadLocalOwner(fs, directory).ok(); }
 
 // A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40.
 bool HasOwnState(const std::vector<std::string>& names) {
@@ -104,9 +108,11 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
   };
   if (has(kManifestName)) {
     place.steps = {{.path = path, .sealed = place.sealed}};
-    return native(PlaceKind::kStep);
+    return native(IsOfNode(fs, ParentDir(std::string(WithoutSlashes(path)))) ? PlaceKind::kNodeStep
+                                                                             : PlaceKind::kStep);
   }
   CAIRN_ASSIGN_OR_RETURN(place.steps, NativeSteps(fs, path));
+  if (has(kLocalOwnerName) && IsOfNode(fs, path)) return native(PlaceKind::kNodeRun);
   if (IsSavedByCairnMegatron(fs, path)) return native(PlaceKind::kIteration);
   if (!place.steps.empty()) return native(PlaceKind::kRun);
   if (IsOfCairn(names) || ParseStepDirName(LastName(CanonicalPath(path))))
@@ -184,7 +190,7 @@ std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory) {
   const auto names = fs.List(directory);
   for (size_t i = 0; names.ok() && i < names->size(); ++i) {
     auto place = PlaceAt(fs, JoinPath(directory, (*names)[i]));
-    if (place.ok() && (place->native_run() || place->kind == PlaceKind::kForeignRun))
+    if (place.ok() && (place->native_run() || place->of_node() || place->kind == PlaceKind::kForeignRun))
       runs.push_back(*std::move(place));
   }
   return runs;

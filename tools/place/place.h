@@ -16,6 +16,8 @@ enum class PlaceKind {
   kFile,           // of any format
   kStep,           // a step of Cairn: it has a manifest
   kIteration,      // of Megatron-Core, saved by cairn.megatron: a step of Cairn is in it
+  kNodeStep,       // of Cairn, the part of it that one node keeps (ckpt/job/local_owner.h)
+  kNodeRun,        // such steps
   kRun,            // committed steps of Cairn, whatever else it contains
   kUnfinishedRun,  // of Cairn, without a committed step; or a step of Cairn without a manifest
   kForeignStep,    // a step of another system, or a sealed directory
@@ -31,8 +33,8 @@ struct Place {
   // the tracker of a run names. Empty of all others.
   std::string native_path = {};
   bool sealed = false;  // the directory has a seal, sound or not
-  // The committed steps of a run or an iteration of Cairn, the steps of a kForeignRun (ListForeignSteps),
-  // else the directory itself.
+  // The committed steps of a run, also of a node's, or an iteration of Cairn, the steps of a kForeignRun
+  // (ListForeignSteps), else the directory itself.
   std::vector<FoundStep> steps = {};
 
   // As a user names it.
@@ -41,6 +43,8 @@ struct Place {
   bool native() const { return native_path == path; }
   // Committed steps of Cairn are in it.
   bool native_run() const { return kind == PlaceKind::kRun || kind == PlaceKind::kIteration; }
+  // Other nodes have the rest of it.
+  bool of_node() const { return kind == PlaceKind::kNodeStep || kind == PlaceKind::kNodeRun; }
 };
 
 // "STORE:SELECTOR" in two; the selector is empty of any argument that is a path that exists, or RUN@STEP.

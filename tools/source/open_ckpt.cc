@@ -100,8 +100,10 @@ Result<OpenedSource> OpenAt(FileSystem& outside, Place place, const OpenOptions&
       return NotSupported(
           "{}: files of another system; make a step of them with cairn convert {} DST --to native",
           place.path, name);
-    CAIRN_ASSIGN_OR_RETURN(opened.step.reader,
-                           OpenCheckpoint(fs, native ? place.native_path : place.path, PassOver(notes)));
+    auto reader = OpenCheckpoint(fs, native ? place.native_path : place.path, PassOver(notes));
+    if (!reader.ok() && place.of_node())
+      return reader.status().WithContext(name + ": only this node's part of its steps is here");
+    CAIRN_ASSIGN_OR_RETURN(opened.step.reader, std::move(reader));
     return opened;
   }
   if (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path)) {

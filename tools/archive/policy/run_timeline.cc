@@ -92,6 +92,11 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
     runs.foreign.push_back(*std::move(place));
     return;
   }
+  if (place->of_node()) {
+    runs.failures.push_back(
+        fmt::format("{}: local steps, of which other nodes have the rest; name the run", path));
+    return;
+  }
   if (!place->native_run()) {
     const bool step = place->kind == PlaceKind::kStep || ParseStepDirName(LastName(path));
     if (!step && (place->native() || fs.Stat(JoinPath(path, kLockName)).ok())) return;  // nothing saved yet

@@ -36,6 +36,8 @@ Result<std::vector<FoundStep>> Expand(FileSystem& fs, const std::string& argumen
   if (place.kind == PlaceKind::kMember) return NotSupported("{} is in a store already", argument);
   if (place.kind == PlaceKind::kFile)
     return NotSupported("{} is a file; name the directory that it is in", path);
+  if (place.of_node())
+    return NotSupported("{}: local steps, of which other nodes have the rest; name the run", path);
   if (place.kind == PlaceKind::kIteration) return std::vector{FoundStepAt(fs, path)};
   bool nothing = place.kind == PlaceKind::kUnfinishedRun;
   if (place.kind == PlaceKind::kTree) {
