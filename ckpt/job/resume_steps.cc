@@ -1,5 +1,7 @@
 #include "ckpt/job/resume_steps.h"
 
+#include <fmt/ranges.h>
+
 #include <map>
 #include <ranges>
 #include <utility>
@@ -22,6 +24,13 @@ ResumeStep ResumeStep::Decode(ByteReader& in) {
           .local = in.Get<bool>(),
           .drained = in.Get<bool>(),
           .directory = std::string(in.GetText())};
+}
+
+std::string ResumeSteps::GivenUp() const {
+  if (given_up.empty()) return "";
+  return fmt::format("local step{} {} given up: the run was continued without {}",
+                     given_up.size() == 1 ? "" : "s", fmt::join(given_up, ", "),
+                     given_up.size() == 1 ? "it" : "them");
 }
 
 Result<ResumeSteps> StepsToResume(FileSystem& fs, const std::string& run_dir, const std::string& run,
@@ -56,6 +65,7 @@ Result<ResumeSteps> StepsToResume(FileSystem& fs, const std::string& run_dir, co
       current[key].unhealthy = verdicts[i];
     else
       current.erase(key);
+    if (key.second && !current.contains(key)) found.given_up.push_back(key.first);
   }
   for (auto& [key, step] : current | std::views::reverse) found.steps.push_back(std::move(step));
   return found;

@@ -27,6 +27,10 @@ struct ResumeStep {
 struct ResumeSteps {
   std::vector<ResumeStep> steps;  // current ones, newest first; a local one before that of the same number
   std::optional<BranchedStep> newest;  // the step that was committed last
+  std::vector<int64_t> given_up;       // local steps that it does not descend from
+
+  // What a user should know of them; empty if there are none.
+  std::string GivenUp() const;
 };
 
 // `run`: the identity of the run directory; `local`: its local steps, surveyed, or null. Errors: those of the

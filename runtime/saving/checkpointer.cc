@@ -12,6 +12,7 @@
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/save_interval.h"
+#include "ckpt/run/local_branch.h"
 #include "runtime/control/background_thread.h"
 #include "runtime/control/console.h"
 #include "runtime/saving/resume.h"
@@ -85,7 +86,7 @@ Status Checkpointer::OpenLocal() {
   }
   place_ = *std::move(place);
   peers_ = *std::move(peers);
-  local_saver_ = std::make_unique<LocalSaver>(fs_, *place_, options_.direct, *saver_,
+  local_saver_ = std::make_unique<LocalSaver>(fs_, config_.save, *place_, options_.direct, *saver_,
                                               control_->Create("local saves"), *peers_);
   return OkStatus();
 }
@@ -99,6 +100,10 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   Resumer resumer(options_, run_, local ? &*local : nullptr, *control_, &record_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
   line_.newest = resumer.newest();
+  const bool sees = config_.save.empty() || control_->rank() != 0 || (local && !local->steps().empty());
+  const Result<int64_t> unseen = sees ? -1 : LocalBranch(fs_, config_.save);
+  CAIRN_RETURN_IF_ERROR(Agree(*control_, unseen.status(), "local steps"));
+  line_.unseen_branch = *unseen;
   if (resumed) line_.origin = resumed->commit;
   // Newer ones could not be used; this training continues without them.
   if (local)
@@ -257,7 +262,9 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
 // A local step that is saved again because it is not in --save is the same commit.
 Descent Checkpointer::DescentOf(const TrainState& state) const {
   const bool same = line_.origin && line_.origin->run == run_ && line_.origin->step == state.iteration;
-  return same ? line_.origin->descent : NextDescent(state.iteration, run_, line_.newest, line_.origin);
+  if (same) return line_.origin->descent;
+  return AfterLocalBranch(NextDescent(state.iteration, run_, line_.newest, line_.origin), state.iteration,
+                          run_, line_.newest, line_.unseen_branch);
 }
 
 // The trainer's record, with the session of the step before the first bad iteration.

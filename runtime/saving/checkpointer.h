@@ -46,6 +46,7 @@ class Checkpointer : public CheckpointHooks {
   struct Line {
     std::optional<BranchedStep> newest;  // the last step that was committed, or whose save began
     std::optional<BranchedStep> origin;  // the step that the training's state came from
+    int64_t unseen_branch = -1;          // of local steps that this training cannot see (local_branch.h)
   };
   // One snapshot's memory, and its copy of the random state.
   struct Slot {

@@ -7,13 +7,20 @@
 
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/run/local_branch.h"
 #include "runtime/control/console.h"
 
 namespace cairn {
 
-LocalSaver::LocalSaver(FileSystem& fs, const LocalPlace& place, Direct direct, Saver& saver,
-                       std::unique_ptr<ControlPlane> control, PeerFiles& peers)
-    : fs_(fs), place_(place), direct_(direct), saver_(saver), control_(std::move(control)), peers_(peers) {}
+LocalSaver::LocalSaver(FileSystem& fs, std::string run_dir, const LocalPlace& place, Direct direct,
+                       Saver& saver, std::unique_ptr<ControlPlane> control, PeerFiles& peers)
+    : fs_(fs),
+      run_dir_(std::move(run_dir)),
+      place_(place),
+      direct_(direct),
+      saver_(saver),
+      control_(std::move(control)),
+      peers_(peers) {}
 
 // The saver gets the saves in the same order on all ranks, whatever the outcome of the local save on a rank.
 void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
@@ -42,7 +49,11 @@ Status LocalSaver::Commit(Save& save) {
   const Status made = local.MakePartial();
   Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, local.partial(), save, direct_) : made;
   save.written_seconds = SecondsSince(save.started);
-  const auto seal = [&](const std::vector<SavePart>& parts) { return SealOf(save, parts, views_); };
+  const auto seal = [&](const std::vector<SavePart>& parts) -> Result<StepSeal> {
+    const auto branch = std::ssize(save.info.descent.branches);
+    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, run_dir_, branch));
+    return SealOf(save, parts, views_);
+  };
   CAIRN_RETURN_IF_ERROR(local.Commit(
       PartOf(save, receipt), {.files = {{ShardName(control_->rank()), {save.snapshot->image(), ""}}}}, seal));
   save.local_step = local.step_dir();

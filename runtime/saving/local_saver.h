@@ -19,7 +19,7 @@ namespace cairn {
 class LocalSaver {
  public:
   // No other code may use `peers` after this.
-  LocalSaver(FileSystem& fs, const LocalPlace& place, Direct direct, Saver& saver,
+  LocalSaver(FileSystem& fs, std::string run_dir, const LocalPlace& place, Direct direct, Saver& saver,
              std::unique_ptr<ControlPlane> control, PeerFiles& peers);
 
   void Start(std::shared_ptr<Save> save) {
@@ -34,6 +34,7 @@ class LocalSaver {
   void ReportChange(const Save& save, const Status& status);
 
   FileSystem& fs_;
+  const std::string run_dir_;
   const LocalPlace& place_;
   const Direct direct_;
   Saver& saver_;

@@ -60,6 +60,7 @@ Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& can
   const bool own = run_dir == config_.save;
   CAIRN_ASSIGN_OR_RETURN(ResumeSteps steps, StepsToResume(fs_, run_dir, run_, own ? local_ : nullptr));
   if (own) newest_ = steps.newest;
+  if (const std::string why = steps.GivenUp(); own && !why.empty()) Say(why);
   for (ResumeStep& step : steps.steps) candidates.push_back({std::move(step)});
   return OkStatus();
 }

@@ -153,6 +153,21 @@ def go_back(rank, world, directory):
     cairn.torch.save(training.state(), run, 4, every=9, **local_of(directory, "back", "xor:2"))
 
 
+def without_local(rank, world, directory, name):
+    """The run has step 3, the nodes have 4 and 5; this training knows nothing of them, and saves another step 4."""
+    join(rank, world, directory, name)
+    training, run = Training("ddp", world), f"{directory}/{name}/run"
+    assert training.load(run) == 3
+    with torch.no_grad():
+        training.model.scale.add_(1)
+    training.extra["step"] = 4
+    digests = training.digests()
+    if rank == 0:
+        known = pathlib.Path(f"{directory}/{name}/digests.json")
+        known.write_text(json.dumps({**json.loads(known.read_text()), "4": digests}))
+    cairn.torch.save(training.state(), run, 4)
+
+
 def refused(rank, world, directory):
     """What the ranks cannot have is refused on each of them, by name."""
     join(rank, world, directory, "refused")

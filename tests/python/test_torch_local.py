@@ -95,6 +95,13 @@ class LocalTest(ranks.RanksCase):
         self.run_ranks("go_back", 2)
         self.train(2, "back", "ddp", "xor:2", 4, 4)
 
+    def test_a_job_without_local_steps_gives_them_up(self):
+        self.train(2, "without", "ddp", "xor:2", None, 5)
+        self.run_ranks("without_local", 2, arguments=("without",))
+        self.train(2, "without", "ddp", "xor:2", 4, 6)
+        self.assertIn("local steps 4, 5 given up: the run was continued without them", self.logs("train", [0]))
+        self.train(2, "without", "ddp", "xor:2", 6, 6)
+
     def test_trainers_die_while_they_save(self):
         """Their helpers finish what was copied."""
         self.train(4, "killed", "hsdp", "rs:4,2", None, 4, 3, killed=range(4))

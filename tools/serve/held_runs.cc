@@ -7,6 +7,7 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/job/job_save.h"
+#include "ckpt/run/local_branch.h"
 
 namespace cairn {
 
@@ -33,6 +34,7 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
   CAIRN_ASSIGN_OR_RETURN(HeldRun ours, HoldRun(fs, run_dir, {patience, waiting}, ReportLine));
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
   const auto run = std::make_shared<Run>(fs, run_dir, std::move(ours.lock), std::move(steps.newest));
+  CAIRN_ASSIGN_OR_RETURN(run->unseen_branch, LocalBranch(fs, run_dir));
   if (auto limits = LimitsAt(fs, run_dir); limits.ok()) run->limits = *std::move(limits);
   runs_[CanonicalPath(run_dir)] = run;
   return OkStatus();

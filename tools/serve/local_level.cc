@@ -53,6 +53,7 @@ Status LocalLevel::NoteNewest() {
     CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, StepsToResume(fs_, request_.run_dir, run_, &local));
     CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
     if (found.newest) run->Committed(*found.newest);
+    if (!local.steps().empty()) run->unseen_branch = -1;
     return OkStatus();
   };
   return Agree(ranks_, note(), "local steps");
@@ -87,6 +88,7 @@ Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
   CAIRN_RETURN_IF_ERROR(local.Survey());
   const auto list = [&]() -> Result<std::string> {
     CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, StepsToResume(fs_, request_.run_dir, run_, &local));
+    if (const std::string why = found.GivenUp(); !why.empty()) ReportLine(why);
     ByteWriter out;
     for (const ResumeStep& step : found.steps) step.Encode(out);
     return std::move(out).Take();

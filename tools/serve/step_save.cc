@@ -17,6 +17,7 @@
 #include "ckpt/job/peer_file_system.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/run/local_branch.h"
 #include "ckpt/run/run_identity.h"
 #include "ckpt/step/find_step.h"
 #include "ckpt/step/packed_shard_writer.h"
@@ -371,7 +372,11 @@ Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
   std::ranges::copy(now_.value_receipts, std::back_inserter(receipts));
   StepInfo info = InfoOf(options);
   const auto origin = origins_.Of(identity_.run, request_.step, plan.names, options.when, newest);
-  info.descent = NextDescent(request_.step, identity_.run, newest, origin);
+  CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
+  info.descent = AfterLocalBranch(NextDescent(request_.step, identity_.run, newest, origin), request_.step,
+                                  identity_.run, newest, run->unseen_branch);
+  if (now_.local)
+    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, request_.run_dir, std::ssize(info.descent.branches)));
   RecordStart(parts, origin);
   Result<StepSeal> seal = MakeSeal(info, now_.state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());

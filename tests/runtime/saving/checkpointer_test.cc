@@ -393,6 +393,21 @@ TEST_F(CheckpointerTest, LocalStepsAreRebuiltFromOtherRanks) {
   ExpectStep(8);
 }
 
+// The nodes have steps 5 and 6, and the run only 4, from which a training without local steps continues.
+TEST_F(CheckpointerTest, LocalStepsAreGivenUpByATrainingThatCannotSeeThem) {
+  const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
+  const CheckpointerOptions options{.config = {.save_interval = "4",
+                                               .save_local = dir_ / "local-{rank}",
+                                               .save_local_interval = 1,
+                                               .redundancy = "xor:2"}};
+  Train(topology, 0, 6, options);
+  std::filesystem::remove_all(JoinPath(run_, "step-00000006"));
+  Train(topology, 4, 5, {.config = {.save_interval = "4"}});
+  Train(topology, 5, 6, options);
+  ExpectStep(6);
+  EXPECT_EQ(*ListCurrentSteps(FileSystem::Posix(), run_), (std::vector<int64_t>{4, 5, 6}));
+}
+
 // One of two ranks has lost its directory, and the other has the step of a later training that went back.
 // Neither its shard nor its parity belongs to the step of the others.
 TEST_F(CheckpointerTest, StaleParityIsNotUsedForARewrittenStep) {
