@@ -44,6 +44,7 @@ class LocalSaver {
   SaidOnce leftovers_{"old local step not removed: "};
   H5Views views_;  // of rank 0's seals
   bool failing_ = false;
+  int64_t noted_branch_ = -1;        // in RUN/local by this process, on rank 0
   WorkerPool queue_{/*threads=*/1};  // last: it ends first, and finishes what it was given
 };
 

@@ -32,6 +32,7 @@ class HeldRuns {
     RunLock lock;
     RunRecord record;               // of its events; safe from several threads
     int64_t unseen_branch = -1;     // of local steps that this process cannot see (local_branch.h)
+    int64_t noted_branch = -1;      // in RUN/local by this process
     CopyInterval copies;            // of its local steps; safe from several threads
     std::vector<RoomLimit> limits;  // before the first save; empty once it was compared with them
     std::set<std::string> left;     // sentences about steps that were not deleted, each reported once

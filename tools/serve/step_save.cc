@@ -375,8 +375,10 @@ Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
   CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
   info.descent = AfterLocalBranch(NextDescent(request_.step, identity_.run, newest, origin), request_.step,
                                   identity_.run, newest, run->unseen_branch);
-  if (now_.local)
-    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, request_.run_dir, std::ssize(info.descent.branches)));
+  if (const int64_t branch = std::ssize(info.descent.branches); now_.local && run->noted_branch < branch) {
+    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, request_.run_dir, branch));
+    run->noted_branch = branch;
+  }
   RecordStart(parts, origin);
   Result<StepSeal> seal = MakeSeal(info, now_.state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
