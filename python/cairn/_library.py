@@ -18,7 +18,7 @@ from cairn._command import program
 from cairn._errors import NotSupported, exception_of
 
 _NAME = "libcairn_load.so"
-_VERSION = 2  # CAIRN_LOAD_VERSION
+_VERSION = 3  # CAIRN_LOAD_VERSION
 
 
 class _Text(ctypes.Structure):
@@ -41,6 +41,7 @@ class Library:
         self._functions.cairn_load_close.argtypes = [ctypes.c_int64]
         self._functions.cairn_load_close.restype = None
         self._functions.cairn_load_free.restype = None
+        self._functions.cairn_load_sums.restype = None
 
     def open(self, path: str, options: dict) -> tuple[int, dict, bytes]:
         """Returns (handle, description, pickles)."""
@@ -72,6 +73,15 @@ class Library:
         """Fills boxes, or whole tensors. places: addresses of memory. All have integers of 64 bits."""
         pointers = map(_pointer, (tensors, offsets, extents, places))
         self._call("read", ctypes.c_int64(handle), ctypes.c_uint64(len(tensors)), *pointers)
+
+    def sums(
+        self, values: array.array, rows: array.array, columns: array.array, element_bytes: array.array
+    ) -> array.array:
+        """Sums of the bits of arrays in memory. values: addresses. element_bytes: of one byte each."""
+        found = array.array("Q", [0]) * len(values)
+        pointers = map(_pointer, (values, rows, columns, element_bytes, found))
+        self._functions.cairn_load_sums(ctypes.c_uint64(len(values)), *pointers)
+        return found
 
     def check(self, handle: int) -> None:
         self._call("check", ctypes.c_int64(handle))

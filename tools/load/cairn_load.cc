@@ -7,6 +7,7 @@
 #include <new>
 
 #include "ckpt/base/threads.h"
+#include "ckpt/base/value_sum.h"
 #include "tools/load/reads.h"
 #include "tools/serve/failure.h"
 #include "tools/serve/packet.h"
@@ -101,6 +102,12 @@ int32_t cairn_load_origin(int64_t handle, cairn_load_text* said) {
       cairn::Say(cairn::CompactJson(*origin), {}, said);
     return cairn::OkStatus();
   });
+}
+
+void cairn_load_sums(uint64_t count, const void* const* values, const uint64_t* rows, const uint64_t* columns,
+                     const uint8_t* element_bytes, uint64_t* sums) {
+  for (uint64_t i = 0; i < count; ++i)
+    sums[i] = cairn::ValueSum(values[i], rows[i], columns[i], element_bytes[i]);
 }
 
 void cairn_load_close(int64_t handle) {

@@ -15,7 +15,7 @@
 
 // The version of this interface: raised whenever a function or the meaning of an argument changes. Python
 // refuses another one.
-#define CAIRN_LOAD_VERSION 2
+#define CAIRN_LOAD_VERSION 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,6 +62,11 @@ int32_t cairn_load_check(int64_t handle, cairn_load_text* said);
 // `cairn serve`. Nothing if the checkpoint is not a step, or is not open; but of the last 64 that were read
 // and closed it tells once.
 int32_t cairn_load_origin(int64_t handle, cairn_load_text* said);
+
+// sums[i] becomes the sum of the bits of array i, of rows[i] times columns[i] elements of element_bytes[i]
+// (1, 2, 4 or 8) each, all one after another (ckpt/base/value_sum.h).
+void cairn_load_sums(uint64_t count, const void* const* values, const uint64_t* rows, const uint64_t* columns,
+                     const uint8_t* element_bytes, uint64_t* sums);
 
 // Reads that run meanwhile finish. A handle that is not open is ignored.
 void cairn_load_close(int64_t handle);
