@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxEventsBytes = 64 << 20;
 constexpr size_t kMostLines = 1000;
-constexpr const char* kKinds[] = {"start", "save", "save_failed", "end"};
+constexpr const char* kKinds[] = {"start", "save", "save_failed", "end", "alarm"};
 
 std::string PathOf(const std::string& run_dir) { return JoinPath(run_dir, kEventsName); }
 
@@ -35,6 +35,9 @@ std::string LineOf(const RunEvent& event) {
     case RunEventKind::kEnd:
       line["how"] = event.how;
       if (!event.why.empty()) line["why"] = event.why;
+      break;
+    case RunEventKind::kAlarm:
+      line.update({{"step", event.step}, {"why", event.why}});
   }
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -1,5 +1,5 @@
 // What happened to a run: RUN/events, a line of JSON for each start of its training, for the first saves of
-// each start and the first that failed, and for its end. FORMAT.md, "Events".
+// each start and the first that failed, for its end, and for each alarm. FORMAT.md, "Events".
 //
 // A start without an end was killed. Nothing in a step depends on it, and its steps show neither: a training
 // that was resumed continues in its old steps, and retention removes them.
@@ -15,7 +15,7 @@ namespace cairn {
 
 inline constexpr std::string_view kEventsName = "events";  // in a run directory
 
-enum class RunEventKind { kStart, kSave, kNotSaved, kEnd };
+enum class RunEventKind { kStart, kSave, kNotSaved, kEnd, kAlarm };
 
 struct RunEvent {
   RunEventKind kind = RunEventKind::kStart;
@@ -35,7 +35,7 @@ struct RunEvent {
 
   // An end that the training knew of.
   std::string how = {};  // "done", "diverged", "failed"
-  std::string why = {};  // of a failure, also of a save
+  std::string why = {};  // of a failure, also of a save; of an alarm at the save of `step`
 };
 
 // Oldest first; none if the run has no such file. Events of later versions are left out. Errors: Corrupt with

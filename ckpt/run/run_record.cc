@@ -30,6 +30,11 @@ void RunRecord::NotSaved(int64_t step, const Status& why) {
   Add({.kind = RunEventKind::kNotSaved, .step = step, .why = std::string(why.message())});
 }
 
+void RunRecord::Alarm(int64_t step, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  Add({.kind = RunEventKind::kAlarm, .step = step, .why = why});
+}
+
 void RunRecord::End(const std::string& how, const std::string& why) {
   const std::lock_guard lock(mutex_);
   Add({.kind = RunEventKind::kEnd, .how = how, .why = why});

@@ -28,6 +28,8 @@ class RunRecord {
   void Saved(int64_t step, double stall, double seconds);
   // A save that failed, likewise.
   void NotSaved(int64_t step, const Status& why);
+  // Copies of a tensor differ at the save of `step`.
+  void Alarm(int64_t step, const std::string& why);
   // `how`: as RunEvent says.
   void End(const std::string& how, const std::string& why);
 

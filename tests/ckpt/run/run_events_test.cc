@@ -38,8 +38,11 @@ TEST_F(RunEventsTest, EventsComeBackAsTheyWereAdded) {
   ASSERT_TRUE(AppendEvent(fs_, dir_.path(),
                           {.kind = RunEventKind::kEnd, .time = 4, .how = "failed", .why = "rank 3: gone"})
                   .ok());
+  ASSERT_TRUE(AppendEvent(fs_, dir_.path(),
+                          {.kind = RunEventKind::kAlarm, .time = 5, .step = 80, .why = "copies differ"})
+                  .ok());
   const std::vector<RunEvent> events = *ReadEvents(fs_, dir_.path());
-  ASSERT_EQ(events.size(), 4);
+  ASSERT_EQ(events.size(), 5);
   EXPECT_EQ(events[0].hosts, (std::vector<std::string>{"a", "b\n\xef\xbf\xbd"}));
   EXPECT_EQ(events[0].step, 40);
   EXPECT_TRUE(events[0].local);
@@ -52,6 +55,8 @@ TEST_F(RunEventsTest, EventsComeBackAsTheyWereAdded) {
   EXPECT_EQ(events[2].why, "full");
   EXPECT_EQ(events[3].how, "failed");
   EXPECT_EQ(events[3].why, "rank 3: gone");
+  EXPECT_EQ(events[4].step, 80);
+  EXPECT_EQ(events[4].why, "copies differ");
 }
 
 TEST_F(RunEventsTest, OnlyTheNewestThousandLinesStay) {
@@ -67,7 +72,7 @@ TEST_F(RunEventsTest, OnlyTheNewestThousandLinesStay) {
 
 TEST_F(RunEventsTest, LinesOfLaterVersionsAreLeftOutAndDamageNamesItsLine) {
   const std::string good = "{\"event\":\"start\",\"time\":1}\n";
-  Write(good + "{\"event\":\"alarm\",\"time\":2}\n");
+  Write(good + "{\"event\":\"eclipse\",\"time\":2}\n");
   EXPECT_EQ(ReadEvents(fs_, dir_.path())->size(), 1);
   for (const char* damage :
        {"\n", "{", "[]", "{\"event\":\"end\"}", "{\"time\":1}", "{\"event\":\"end\",\"time\":-1}", "\xff"}) {
