@@ -17,6 +17,12 @@ class SaveFailed(CairnError):
     """A save failed: a rank died, failed or was late. The message names it. Earlier steps are kept."""
 
 
+class CopiesDiffer(SaveFailed):
+    """Ranks that hold copies of one tensor have different bits. The message names tensor, ranks and hosts."""
+
+    BEGIN = "ALARM: copies differ: "  # of each such message of the helper
+
+
 class NotSupported(CairnError):
     """Cairn does not support the request."""
 

@@ -98,7 +98,7 @@ class Fake:
         (step / "data").write_bytes(data)
         (step / "index.json").write_text(json.dumps({"begun": begun, "tensors": tensors, "offsets": offsets, "save": request}))
         self.send({"id": request["id"], "event": "written"})
-        self.send({"id": request["id"], "ok": {"step_dir": str(step), "written_s": 0.1, "durable_s": 0.2, "left": []}})
+        self.send({"id": request["id"], "ok": {"step_dir": str(step), "written_s": 0.1, "durable_s": 0.2, "left": [], "alarm": ""}})
 
 
 def nbytes(dtype, extent):

@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy
 import torch
-from torch_process import ROOT, _boxes, _device, _ownership, _reader, _samples, _staging
+from torch_process import ROOT, _boxes, _device, _layout, _ownership, _reader, _staging, _sums
 
 
 class OwnershipTest(unittest.TestCase):
@@ -73,30 +73,49 @@ class OwnershipTest(unittest.TestCase):
             _ownership.Ownership(2, 4, [], [0, 1]).holders("w", tensor)
 
 
-class SamplesTest(unittest.TestCase):
-    def test_digests_follow_the_values(self):
-        """Not their layout in memory; of every type."""
+class SumsTest(unittest.TestCase):
+    def test_a_flipped_bit_changes_the_sum_and_the_layout_in_memory_does_not(self):
+        """Of every type; a GPU's sum, here computed by torch on the CPU, is the same."""
+        random = torch.Generator().manual_seed(3)
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool):
-            for shape in ((1, 1), (3, 2), (40, 64), (4, 8, 16)):
-                values = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(3)).to(dtype)
-                values.view(-1)[0] = 1
-                inverted = (1 - values.float()).to(dtype)
-                turned = values.mT.contiguous().mT
-                found = _samples.digests({"values": values, "turned": turned, "same": values.clone(), "inverted": inverted})
-                self.assertEqual(found["values"], found["turned"], (dtype, shape))
-                self.assertEqual(found["values"], found["same"], (dtype, shape))
-                self.assertNotEqual(found["values"], found["inverted"], (dtype, shape))
-        self.assertEqual(_samples.digests({}), {})
+            for shape in ((), (0, 3), (1,), (5,), (1, 1), (3, 2), (40, 64), (4, 8, 16)):
+                size = math.prod(shape) * dtype.itemsize
+                memory = torch.randint(0, 2 if dtype == torch.bool else 256, (size,), dtype=torch.uint8, generator=random)
+                values = memory.view(dtype).view(shape)
+                turned = values.mT.contiguous().mT if values.dim() > 1 else values
+                spread = torch.stack([values, values], -1)[..., 1]
+                (found,) = set(_sums.sums([values, turned, spread, values.clone()]))
+                self.assertEqual(_sums.text(_sums.on_device(spread).item()), _sums.text(found), (dtype, shape))
+                for _ in range(20 if size else 0):
+                    at, bit = int(torch.randint(size, ())), 1 << int(torch.randint(1 if dtype == torch.bool else 8, ()))
+                    memory[at] ^= bit
+                    self.assertNotEqual(_sums.sums([values]), [found], (dtype, shape))
+                    memory[at] ^= bit
+        self.assertEqual(_sums.sums([]), [])
+
+    def test_sums_of_nan_are_of_their_bits(self):
+        nan, other = torch.tensor([0x7FC00000, 0x7FC00001], dtype=torch.int32).view(torch.float32)
+        self.assertEqual((bool(nan.isnan()), bool(other.isnan())), (True, True))
+        self.assertNotEqual(*_sums.sums([nan, other]))
 
     def test_ranks_that_hold_the_same_have_one_group(self):
-        """Vectors are not compared; ranks that the training names are marked."""
+        """Plain vectors only if the training learns them; ranks that the training names are marked."""
         tensor, vector = torch.ones(3, 4), torch.ones(3)
-        groups = [_ownership.Ownership(rank, 4, [tensor]).group("w", tensor) for rank in range(4)]
+        groups = [_ownership.Ownership(rank, 4, [tensor]).group("w", tensor, False) for rank in range(4)]
         self.assertEqual(len(set(groups)), 1)
-        self.assertIsNone(_ownership.Ownership(0, 4, [vector]).group("b", vector))
-        self.assertIsNone(_ownership.Ownership(0, 1, [tensor]).group("w", tensor))
-        self.assertEqual(_ownership.Ownership(1, 4, [], range(4)).group("w", tensor), "given-" + groups[0])
-        self.assertNotEqual(_ownership.Ownership(1, 4, [], [1, 2]).group("w", tensor), "given-" + groups[0])
+        self.assertIsNone(_ownership.Ownership(0, 4, [vector]).group("b", vector, False))
+        self.assertEqual(_ownership.Ownership(0, 4, [vector]).group("b", vector, True), groups[0])
+        self.assertIsNone(_ownership.Ownership(0, 1, [tensor]).group("w", tensor, True))
+        self.assertEqual(_ownership.Ownership(1, 4, [], range(4)).group("w", tensor, False), "given-" + groups[0])
+        self.assertNotEqual(_ownership.Ownership(1, 4, [], [1, 2]).group("w", tensor, False), "given-" + groups[0])
+
+    def test_a_training_learns_parameters_and_states(self):
+        """Parameters and states, by the names that optimizers give them; not the statistics of a batch norm, or of random generators."""
+        states = [("optim", "state", name, kind) for name in ("norm.scale", 3) for kind in ("step", "exp_avg")]
+        model = [("model", name) for name in ("norm.scale", "norm.running_mean", "up.bias", "table")]
+        paths = [*states, *model, ("optim", "param_groups", 0, "lr"), ("rng", "state", "cpu", "words")]
+        learned = _layout.Learned(paths)
+        self.assertEqual([path for path in paths if learned.has(path)], [*states, model[0], model[2]])
 
 
 class BoxesTest(unittest.TestCase):
@@ -218,6 +237,23 @@ class DeviceTest(unittest.TestCase):
         cuda.done.set()
         copying.future.result(10)
         self.assertTrue(torch.equal(target, source))
+
+    def test_copies_of_other_ranks_are_summed_and_not_copied(self):
+        """On the CPU, now and later, and beside a GPU; the sums are there when the copy is done."""
+        values = torch.arange(6.0).view(2, 3)
+        cuda = FakeCuda()
+        cuda.done.set()
+        for gpu in (None, _device.Gpu(cuda)):
+            for later in (False, True):
+                target = torch.zeros(2, 3)
+                both = _device.Piece("a", values, target, later, ("all", "a")), _device.Piece("b", values, None, later, ("all", "b"))
+                copying = _device.Copying(both, gpu)
+                copying.start()
+                copying.join()
+                copying.future.result(10)
+                (expected,) = _sums.sums([values])
+                self.assertEqual(copying.sums, {("all", "a"): expected, ("all", "b"): expected})
+                self.assertTrue(torch.equal(target, values))
 
     def test_a_failed_copy_raises_from_the_future(self):
         cuda = FakeCuda()

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import cairn  # noqa: E402
 import cairn.torch  # noqa: E402
 from cairn import _boxes, _helper, _steps  # noqa: E402, F401 - for the tests
-from cairn.torch import _device, _job, _layout, _nested, _objects, _ownership, _reader, _samples, _saving, _staging  # noqa: E402, F401
+from cairn.torch import _device, _job, _layout, _nested, _objects, _ownership, _reader, _saving, _staging, _sums  # noqa: E402, F401
 
 
 class Wrapper(torch.Tensor):

@@ -26,13 +26,19 @@ namespace {
 
 constexpr double kAnswerSeconds = 60;  // for a part of a file from another rank
 
+struct SaveInput {
+  std::shared_ptr<SavePlan> plan;
+  SaveValues values;
+  SaveOptions options;
+};
+
 // A save in progress.
 struct RunningSave {
-  RunningSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
+  RunningSave(FileSystem& fs, HeldRuns& runs, Origins& origins, EqualCopies& equal, SaveRequest request,
               const std::atomic<bool>& trainer_ended, std::shared_ptr<LocalLevel> on)
       : run_dir(request.run_dir),
         level(std::move(on)),
-        save(fs, runs, origins, std::move(request), trainer_ended, level) {}
+        save(fs, runs, origins, equal, std::move(request), trainer_ended, level) {}
 
   const std::string run_dir;
   const std::shared_ptr<LocalLevel> level;  // null: none
@@ -42,14 +48,9 @@ struct RunningSave {
   Status begun;        // of rank 0
   bool waits = false;  // the training, until the step is committed
   std::atomic<double> stall_seconds = 0;
-  uint64_t memory_bytes = 0;
+  std::shared_ptr<SaveInput> input;  // since "write"
+  uint64_t end = 0;                  // of the filling
   Filling filling;
-};
-
-struct SaveInput {
-  std::shared_ptr<SavePlan> plan;
-  SaveValues values;
-  SaveOptions options;
 };
 
 // The groups of a request, each with its part of the tail.
@@ -67,6 +68,7 @@ SaveOptions OptionsOf(const nlohmann::json& request) {
   const nlohmann::json said = request.value("options", nlohmann::json::object());
   return {.compress = said.value("compress", false),
           .require_space = said.value("require_space", false),
+          .copies_may_differ = said.value("copies_may_differ", false),
           .retention = {.keep_last = said.value("keep_last", int64_t{0})},
           .model = said.value("model", nlohmann::json::object()),
           .state = said.value("state", nlohmann::json::object())};
@@ -182,8 +184,8 @@ class Server {
       level = levels_[request.run_dir];
       if (!level) return Corrupt("the run has no local level");
     }
-    auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request), trainer_ended_,
-                                              std::move(level));
+    auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, equal_[request.run_dir],
+                                              std::move(request), trainer_ended_, std::move(level));
     save->durable = head.value("durable", true);
     save->waits = head.value("waits", false);
     begun_[nonce] = save;
@@ -210,9 +212,10 @@ class Server {
     input->options = OptionsOf(request.head);
     input->options.when = origins_.Now();
     CAIRN_ASSIGN_OR_RETURN(input->values.groups, GroupsOf(request));
-    input->values.copies = request.head.value("copies", nlohmann::json::object());
-    save->memory_bytes = input->plan->memory.bytes().size();
-    if (save->memory_bytes > 0) filling_[begun->first] = save;
+    input->values.late = request.head.value("copies", false);
+    save->input = input;
+    save->end = input->plan->memory.bytes().size() + (input->values.late ? 1 : 0);
+    if (save->end > 0) filling_[begun->first] = save;
     begun_.erase(begun);
     Push(saves_, [this, id, save, input] {
       if (save->level) return FlushToNodes(id, save, input);
@@ -284,7 +287,8 @@ class Server {
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
                 {"durable_s", durable},
-                {"left", left}},
+                {"left", left},
+                {"alarm", running.save.alarm()}},
                {}});
   }
 
@@ -328,11 +332,14 @@ class Server {
     const auto save = filling_.find(head.at("nonce").get<std::string>());
     CAIRN_ASSIGN_OR_RETURN(const auto bytes, IntegerAt<uint64_t>(head, "bytes"));
     if (save != filling_.end()) {
-      save->second->filling.Reach(bytes);
-      if (bytes >= save->second->memory_bytes) {
-        save->second->stall_seconds = save->second->watch.Seconds();
-        filling_.erase(save);
+      RunningSave& running = *save->second;
+      const bool last = bytes >= running.end;
+      if (last) {
+        running.stall_seconds = running.watch.Seconds();
+        running.input->values.copies = head.value("copies", nlohmann::json::object());
       }
+      running.filling.Reach(bytes);
+      if (last) filling_.erase(save);
     }
     Reply(id);
     return OkStatus();
@@ -506,7 +513,8 @@ class Server {
   std::atomic<bool> trainer_ended_ = false;
   Origins origins_;
   HeldRuns runs_;
-  std::shared_ptr<PeerFiles> peers_;  // null until it listens
+  std::map<std::string, EqualCopies> equal_;  // by run directory
+  std::shared_ptr<PeerFiles> peers_;          // null until it listens
   std::mutex levels_mutex_;
   std::map<std::string, std::shared_ptr<LocalLevel>> levels_;  // by run directory
   // A resume in progress.

@@ -43,6 +43,10 @@ Status UncoveredTensor(const Status& why) {
       why.message());
 }
 
+uint64_t EndOf(const SavePlan& plan, const SaveValues& values) {
+  return plan.memory.bytes().size() + (values.late ? 1 : 0);
+}
+
 }  // namespace
 
 Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
@@ -66,11 +70,12 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
   return request;
 }
 
-StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
+StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, EqualCopies& equal, SaveRequest request,
                    const std::atomic<bool>& trainer_ended, std::shared_ptr<LocalLevel> level)
     : fs_(fs),
       runs_(runs),
       origins_(origins),
+      equal_(equal),
       request_(std::move(request)),
       patience_([&trainer_ended, full = request_.patience] {
         return trainer_ended ? std::max(std::chrono::seconds(1), full / kShortPatience) : full;
@@ -113,6 +118,7 @@ Status StepSave::SaveLocally(SavePlan& plan, const SaveValues& values, const Sav
     CAIRN_RETURN_IF_ERROR(level_->CheckRoom(plan.memory.bytes().size()));
     CAIRN_RETURN_IF_ERROR(save.MakePartial());
     CAIRN_RETURN_IF_ERROR(WriteOwnShard(plan, options, wait_for));
+    CAIRN_RETURN_IF_ERROR(wait_for(EndOf(plan, values)));
     return LeaveValues(plan, values);
   };
   const Status written = write();
@@ -187,7 +193,7 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveValues& values, const Save
                             const std::function<Status(uint64_t end)>& wait_for) {
   CAIRN_RETURN_IF_ERROR(EnterRoom(plan, options));
   std::future<Status> handling = std::async([&] {
-    CAIRN_RETURN_IF_ERROR(wait_for(plan.memory.bytes().size()));
+    CAIRN_RETURN_IF_ERROR(wait_for(EndOf(plan, values)));
     return HandleValues(plan, values);
   });
   const Status written = WriteOwnShard(plan, options, wait_for);
@@ -256,8 +262,8 @@ Status StepSave::LeaveValues(const SavePlan& plan, const SaveValues& values) {
     CAIRN_ASSIGN_OR_RETURN(std::string name, LeaveContent("group", EncodePacket(group)));
     left["groups"].push_back(std::move(name));
   }
-  for (const auto& [group, digests] : values.copies.items()) {
-    CAIRN_ASSIGN_OR_RETURN(left["copies"][group], LeaveContent("copies", digests.dump()));
+  for (const auto& [group, sums] : values.copies.items()) {
+    CAIRN_ASSIGN_OR_RETURN(left["copies"][group], LeaveContent("copies", sums.dump()));
   }
   for (const auto& [name, bytes] : now_.contents) left["bytes"][name] = bytes.size();
   now_.part.note = left.dump();
@@ -306,11 +312,13 @@ Result<std::string> StepSave::ReadContent(int rank, const nlohmann::json& left,
 }
 
 // Contents that ranks share are read once, for the first rank that names them.
-Status StepSave::MergeParts(const SavePlan& plan, const std::vector<SavePart>& parts) {
+Status StepSave::MergeParts(const SavePlan& plan, const SaveOptions& options,
+                            const std::vector<SavePart>& parts) {
   std::set<std::string> seen;
+  std::vector<nlohmann::json> all_left;
   const std::string own_table = ContentName("table", plan.table);
   for (int rank = 0; rank < request_.world; ++rank) {
-    const auto left = nlohmann::json::parse(parts[rank].note);
+    const nlohmann::json& left = all_left.emplace_back(nlohmann::json::parse(parts[rank].note));
     const auto read = [&](const std::string& name) { return ReadContent(rank, left, name); };
     const auto table = left.at("table").get<std::string>();
     if (table == own_table) {
@@ -326,9 +334,35 @@ Status StepSave::MergeParts(const SavePlan& plan, const std::vector<SavePart>& p
       CAIRN_ASSIGN_OR_RETURN(const Packet group, DecodePacket(packed));
       CAIRN_RETURN_IF_ERROR(now_.state_dict.Add(rank, group));
     }
-    CAIRN_RETURN_IF_ERROR(now_.copies.Add(rank, left.at("copies"), read));
   }
+  CAIRN_RETURN_IF_ERROR(CompareCopies(options, all_left));
   return now_.state_dict.Close();
+}
+
+// left: what each rank has left.
+Status StepSave::CompareCopies(const SaveOptions& options, const std::vector<nlohmann::json>& left) {
+  Copies copies;
+  for (size_t rank = 0; rank < left.size(); ++rank)
+    copies.Add(static_cast<int>(rank), left[rank].at("host").get<std::string>(), left[rank].at("copies"));
+  CAIRN_ASSIGN_OR_RETURN(Copies::Verdict verdict,
+                         copies.Compare(equal_, [&](int rank, const std::string& name) {
+                           return ReadContent(rank, left[static_cast<size_t>(rank)], name);
+                         }));
+  if (!verdict.alarm.empty()) CAIRN_RETURN_IF_ERROR(RecordAlarm(verdict.alarm));
+  if (!verdict.alarm.empty() && !options.copies_may_differ) return Aborted("{}", verdict.alarm);
+  if (!verdict.lost.empty() && !options.copies_may_differ) return InvalidArgument("{}", verdict.lost);
+  now_.differences = std::move(verdict.notes);
+  for (std::string* difference : {&verdict.alarm, &verdict.lost})
+    if (!difference->empty()) now_.differences.push_back(std::move(*difference));
+  return OkStatus();
+}
+
+// Once, even if a save on the nodes is followed by one in the run.
+Status StepSave::RecordAlarm(const std::string& why) {
+  if (!std::exchange(alarm_, why).empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
+  run->record.Alarm(request_.step, why);
+  return OkStatus();
 }
 
 StepInfo StepSave::InfoOf(const SaveOptions& options) const {
@@ -338,7 +372,7 @@ StepInfo StepSave::InfoOf(const SaveOptions& options) const {
                 .state = now_.state_dict.ManifestState()};
   info.state.update(options.state);
   info.state["iteration"] = request_.step;
-  for (const auto* differences : {&now_.state_dict.differences(), &now_.copies.differences()})
+  for (const auto* differences : {&now_.state_dict.differences(), &now_.differences})
     for (const std::string& difference : *differences) info.history.push_back(difference);
   return info;
 }
@@ -363,7 +397,7 @@ Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
   const auto lock = level_ ? std::unique_lock(level_->sealing) : std::unique_lock<std::mutex>();
   if (!now_.local) runs_.RemoveFailed();  // every rank has arrived: none reads from it any more
   if (!alone() || now_.local) {
-    CAIRN_RETURN_IF_ERROR(MergeParts(plan, parts));
+    CAIRN_RETURN_IF_ERROR(MergeParts(plan, options, parts));
     CAIRN_RETURN_IF_ERROR(WriteContents(plan));
   }
   std::vector<ShardReceipt> receipts;

@@ -23,10 +23,10 @@
 #include <utility>
 #include <vector>
 
+#include "ckpt/job/copies.h"
 #include "ckpt/job/job_save.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/rendezvous.h"
-#include "tools/serve/copies.h"
 #include "tools/serve/held_runs.h"
 #include "tools/serve/local_level.h"
 #include "tools/serve/origins.h"
@@ -58,16 +58,19 @@ struct SaveRequest {
 
 struct SaveOptions {
   bool compress = false;
-  bool require_space = false;  // the first save fails if it has no room; otherwise this is a warning
-  RetentionPolicy retention;   // applied once the step is committed; its shards are read back before
+  bool require_space = false;      // the first save fails if it has no room; otherwise this is a warning
+  bool copies_may_differ = false;  // the step is saved nevertheless, and its history says so
+  RetentionPolicy retention;       // applied once the step is committed; its shards are read back before
   Model model = {};
   nlohmann::json state = nlohmann::json::object();  // in addition to the iteration
   uint64_t when = 0;                                // the training handed its tensors over (Origins::Now)
 };
 
-// What a rank has besides its shard. groups: packets of state_dict.h. copies: digests, as in copies.h.
+// What a rank has besides its shard. groups: packets of state_dict.h. copies: sums, as in copies.h; `late`:
+// they come later, and one byte more than the plan's memory then counts as filled.
 struct SaveValues {
   std::vector<Packet> groups;
+  bool late = false;
   nlohmann::json copies = nlohmann::json::object();
 };
 
@@ -76,7 +79,7 @@ class StepSave : private SaveMessages {
   // After `trainer_ended` the save continues, but its patience with silent ranks is short: the restarted
   // training waits for the run.
   // `level`: where the step is saved first; null: only in the run.
-  StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
+  StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, EqualCopies& equal, SaveRequest request,
            const std::atomic<bool>& trainer_ended, std::shared_ptr<LocalLevel> level = nullptr);
 
   // Rank 0 holds the run, and opens the room if the step is saved only there. Other ranks do nothing.
@@ -106,6 +109,8 @@ class StepSave : private SaveMessages {
 
   int64_t step() const { return request_.step; }
   const std::string& nonce() const { return request_.nonce; }
+  // That copies differ, on rank 0; empty: they do not.
+  const std::string& alarm() const { return alarm_; }
   // Where the step was committed last.
   const std::string& step_dir() const { return local_step_.empty() ? committer_.step_dir() : local_step_; }
 
@@ -125,7 +130,9 @@ class StepSave : private SaveMessages {
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
   Result<StepSeal> Seal(SavePlan& plan, const SaveOptions& options, const std::optional<BranchedStep>& newest,
                         std::vector<SavePart>& parts);
-  Status MergeParts(const SavePlan& plan, const std::vector<SavePart>& parts);
+  Status MergeParts(const SavePlan& plan, const SaveOptions& options, const std::vector<SavePart>& parts);
+  Status CompareCopies(const SaveOptions& options, const std::vector<nlohmann::json>& left);
+  Status RecordAlarm(const std::string& why);
   Status WriteContents(SavePlan& plan);
   StepInfo InfoOf(const SaveOptions& options) const;
   void RecordStart(const std::vector<SavePart>& parts, const std::optional<BranchedStep>& origin);
@@ -139,13 +146,14 @@ class StepSave : private SaveMessages {
     std::map<std::string, std::string> contents;  // of a local one: by name, in place of files of the team
     SavePart part;         // its note is a packet that names the contents that this rank wrote
     StateDict state_dict;  // of all ranks; these on rank 0
-    Copies copies;         // likewise
+    std::vector<std::string> differences;      // between copies, likewise
     std::vector<ShardReceipt> value_receipts;  // of the two shards of values
   };
 
   FileSystem& fs_;
   HeldRuns& runs_;
   Origins& origins_;
+  EqualCopies& equal_;
   const SaveRequest request_;
   const Patience patience_;
   mutable std::mutex news_mutex_;
@@ -160,6 +168,7 @@ class StepSave : private SaveMessages {
   std::string local_step_;  // since SaveLocally, until the run has the step
   StepSeal sealed_;         // of the local step, on rank 0
   BranchedStep commit_;     // since Seal, on rank 0
+  std::string alarm_;       // likewise
 };
 
 }  // namespace cairn

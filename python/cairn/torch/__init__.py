@@ -6,7 +6,7 @@ torch.distributed.checkpoint itself. Needs torch 2.4 or later. The user guide is
 docs/guide/save-from-pytorch.md.
 """
 
-from cairn._errors import CorruptError, HelperDied, NotSupported, SaveFailed
+from cairn._errors import CopiesDiffer, CorruptError, HelperDied, NotSupported, SaveFailed
 from cairn.torch._api import async_save, load, read, save
 from cairn.torch._loaded import Loaded
 from cairn.torch._objects import PickleRefused
@@ -22,6 +22,7 @@ __all__ = [
     "CairnReader",
     "CairnStager",
     "CairnWriter",
+    "CopiesDiffer",
     "CorruptError",
     "HelperDied",
     "LoadMismatch",

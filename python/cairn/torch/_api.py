@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, Optional, Union, overload
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
+from cairn._errors import CopiesDiffer
 from cairn._helper import absolute
 from cairn.torch import _collector
 from cairn.torch._loaded import Loaded
 from cairn.torch._local import resume
 from cairn.torch._optimizers import Optimizers
-from cairn.torch._options import Every, OnError, Options
+from cairn.torch._options import Every, OnCopies, OnError, Options
 from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader, TorchOpened, Whole
@@ -44,6 +45,8 @@ def async_save(
     every: Every = 1,
     redundancy: str = "",
     keep_local: int = 2,
+    copies: OnCopies = "fail",
+    on_alarm: Optional[Callable[[CopiesDiffer], Any]] = None,
 ) -> SaveHandle:
     """Begins to save step `step` in the run directory `dir`.
 
@@ -60,8 +63,8 @@ def async_save(
     Raises TypeError or ValueError naming a value that cannot be saved; the save then fails on all ranks. A
     later failure is logged, and is the handle's exception.
     """
-    level = local, every, redundancy, keep_local
-    options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *level)
+    more = local, every, redundancy, keep_local, copies, on_alarm
+    options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *more)
     planner = CairnPlanner(replicas, experts)
     return begin(state_dict, dir, step, options, planner, optimizer, log=True)
 
@@ -81,7 +84,10 @@ def begin(
     try:
         save = Save(dir, step, options, log, events)
         planner.set_up_planner({key: _state_of(value) for key, value in state_dict.items()})
-        return save.hand_over(stage(planner.layout(), optimizer))
+        layout = planner.layout()
+        if options.copies == "off":
+            layout.copies = []
+        return save.hand_over(stage(layout, optimizer))
     except BaseException as error:
         if save is not None:
             save.abort(error)
@@ -117,6 +123,8 @@ def save(
     every: Every = 1,
     redundancy: str = "",
     keep_local: int = 2,
+    copies: OnCopies = "fail",
+    on_alarm: Optional[Callable[[CopiesDiffer], Any]] = None,
 ) -> Saved:
     """Saves step `step` in the run directory `dir`. Returns when the step is committed.
 
@@ -124,8 +132,8 @@ def save(
     Raises SaveFailed if a rank died, failed or was late (the message names it; earlier steps are kept),
     OSError if the disk is full, HelperDied.
     """
-    level = local, every, redundancy, keep_local
-    options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *level)
+    more = local, every, redundancy, keep_local, copies, on_alarm
+    options = Options(compress, model, state, deadline, keep_last, on_error, require_space, *more)
     planner = CairnPlanner(replicas, experts)
     return begin(state_dict, dir, step, options, planner, (), log=False).result()
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from cairn._boxes import BUFFER_BYTES, Buffer
-from cairn.torch import _private
+from cairn.torch import _private, _sums
 
 _BATCH = 32 << 20  # bytes between two reports
 _THREADS = 2  # a single thread does not use all of the memory's bandwidth
@@ -27,16 +27,21 @@ _libc = ctypes.CDLL(None, use_errno=True)  # its calls release the GIL
 
 
 class Piece(NamedTuple):
-    """name: for errors. later: copied while training continues; whoever changes it waits for the copy."""
+    """name: for errors. target: where to copy it; None: nowhere. later: copied while training continues;
+    whoever changes it waits for the copy. shared: its (group, part), if other ranks have a copy of it.
+    """
 
     name: str
     source: torch.Tensor
-    target: torch.Tensor
+    target: Optional[torch.Tensor]
     later: bool = False
+    shared: Optional[tuple[str, str]] = None
 
 
 class Copying:
     """A copy of pieces, in order. ``future``: done when all sources may change.
+
+    ``sums``: of the pieces that are shared, by group and part; complete when the future is done.
 
     populated: set once every page of the targets' memory exists; None: all pages exist.
     """
@@ -48,6 +53,7 @@ class Copying:
         populated: Optional[threading.Event] = None,
     ):
         self.future: Future = Future()
+        self.sums: dict[tuple[str, str], int] = {}
         self._process = os.getpid()
         self._pieces = pieces
         self._gpu = gpu
@@ -70,13 +76,13 @@ class Copying:
         fresh = self._populated is not None and not self._populated.is_set()
         with self._failing():
             if self._gpu is not None and self._pieces:
-                events = self._gpu.copy(self._pieces)
+                events, sums = self._gpu.copy(self._pieces)
                 self._event = events[-1][1]
-                self._finish(self._gpu.reached(events))
+                self._finish(self._gpu.reached(events, lambda: self.sums.update(sums())))
             elif any(piece.later for piece in self._pieces):
-                self._rest = lambda: self._finish(_copy_later(self._pieces, fresh))
+                self._rest = lambda: self._finish(_copy_later(self._pieces, fresh, self.sums))
             else:
-                copied = _copy_now(self._pieces, fresh)
+                copied = _copy_now(self._pieces, fresh, self.sums)
                 self._rest = lambda: self._go(copied)
 
     def join(self) -> None:
@@ -128,16 +134,16 @@ def _batches(pieces: Sequence[Piece]) -> Iterator[int]:
     """The end of each batch, as a number of pieces."""
     size = 0
     for number, piece in enumerate(pieces, 1):
-        size += piece.target.nbytes
+        size += piece.source.nbytes
         if size >= _BATCH or number == len(pieces):
             yield number
             size = 0
 
 
-def _copy_now(pieces: Sequence[Piece], fresh: bool) -> Iterator[int]:
+def _copy_now(pieces: Sequence[Piece], fresh: bool, sums: dict) -> Iterator[int]:
     ends = list(_batches(pieces))
     pool = ThreadPoolExecutor(_THREADS, "cairn-copy")
-    copies = [_submit(pool, pieces[begin:end], fresh) for begin, end in zip([0, *ends], ends)]
+    copies = [_submit(pool, pieces[begin:end], fresh, sums) for begin, end in zip([0, *ends], ends)]
     return _copied_by(pool, ends, copies)
 
 
@@ -150,40 +156,44 @@ def _copied_by(pool: ThreadPoolExecutor, ends: Sequence[int], copies: Sequence[F
         pool.shutdown(cancel_futures=True)
 
 
-def _submit(pool: ThreadPoolExecutor, pieces: Sequence[Piece], fresh: bool) -> Future:
+def _submit(pool: ThreadPoolExecutor, pieces: Sequence[Piece], fresh: bool, sums: dict) -> Future:
     try:
-        return pool.submit(_copy, pieces, fresh)
+        return pool.submit(_copy, pieces, fresh, sums)
     except RuntimeError:  # no thread can start while Python exits
-        _copy(pieces, fresh)
+        _copy(pieces, fresh, sums)
     done: Future = Future()
     done.set_result(None)
     return done
 
 
-def _copy(pieces: Sequence[Piece], fresh: bool) -> None:
+def _copy(pieces: Sequence[Piece], fresh: bool, sums: dict) -> None:
     for piece in pieces:
-        if fresh:
-            populate(piece.target)
-        copy_on_one_thread(piece.source, piece.target)
+        if piece.target is not None:
+            if fresh:
+                populate(piece.target)
+            copy_on_one_thread(piece.source, piece.target)
+    shared = [piece for piece in pieces if piece.shared is not None]
+    sums.update(zip([piece.shared for piece in shared], _sums.sums([piece.source for piece in shared])))
 
 
-def _copy_later(pieces: Sequence[Piece], fresh: bool) -> Iterator[int]:
+def _copy_later(pieces: Sequence[Piece], fresh: bool, sums: dict) -> Iterator[int]:
     """Copies the pieces not marked `later` now. torch's version counters show whether the others change."""
-    _copy([piece for piece in pieces if not piece.later], fresh)
+    _copy([piece for piece in pieces if not piece.later], fresh, sums)
     versions = [piece.source._version for piece in pieces]
-    return _copy_quietly(pieces, versions, fresh)
+    return _copy_quietly(pieces, versions, fresh, sums)
 
 
-def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int], fresh: bool) -> Iterator[int]:
+def _copy_quietly(
+    pieces: Sequence[Piece], versions: Sequence[int], fresh: bool, sums: dict
+) -> Iterator[int]:
     begin = 0
     for end in _batches(pieces):
+        _copy([piece for piece in pieces[begin:end] if piece.later], fresh, sums)
         for piece, version in zip(pieces[begin:end], versions[begin:end]):
-            if piece.later:
-                _copy([piece], fresh)
-                if piece.source._version != version:
-                    raise RuntimeError(
-                        f"{piece.name} was changed while it was copied, not by one of the given optimizers"
-                    )
+            if piece.later and piece.source._version != version:
+                raise RuntimeError(
+                    f"{piece.name} was changed while it was copied, not by one of the given optimizers"
+                )
         yield end
         begin = end
 
@@ -288,26 +298,37 @@ class Gpu:
     def unregister(self, buffer: torch.Tensor) -> None:
         self._check(self._cuda.cudart().cudaHostUnregister(buffer.data_ptr()), "cudaHostUnregister")
 
-    def copy(self, pieces: Sequence[Piece]) -> list:
-        """Starts the copy. Returns (number of pieces so far, event of their copy) for each batch."""
+    def copy(self, pieces: Sequence[Piece]) -> tuple[list, Callable[[], dict]]:
+        """Starts the copy. Returns (number of pieces so far, event of their copy) for each batch, and a
+        function that returns the sums of the shared pieces after the last event.
+        """
         self._stream.wait_stream(self._cuda.current_stream())  # it may still write the sources
         begin, events = 0, []
+        sums = Sums()
         with self._cuda.stream(self._stream), torch.no_grad():
             for end in _batches(pieces):
                 for piece in pieces[begin:end]:
-                    piece.target.copy_(piece.source, non_blocking=True)
+                    if piece.target is not None:
+                        piece.target.copy_(piece.source, non_blocking=True)
+                    if piece.shared is not None:
+                        sums.add(piece.shared, piece.source)
                     if piece.source.is_cuda:  # its memory must not be used again before the copy
                         piece.source.record_stream(self._stream)
                 begin = end
+                if end == len(pieces):
+                    sums.deliver()
                 event = self._cuda.Event()
                 event.record(self._stream)
                 events.append((end, event))
-        return events
+        return events, sums.found
 
     @staticmethod
-    def reached(events: list) -> Iterator[int]:
+    def reached(events: list, last: Callable[[], None]) -> Iterator[int]:
+        """Yields each number of pieces after its event. Before the last one it calls `last`."""
         for count, event in events:
             event.synchronize()
+            if event is events[-1][1]:
+                last()
             yield count
 
     def hold_current_stream(self, event: Any) -> None:
@@ -317,6 +338,34 @@ class Gpu:
     def _check(status: Any, what: str) -> None:
         if int(status) != 0:
             raise RuntimeError(f"{what}: CUDA error {int(status)}")
+
+
+class Sums:
+    """Sums of tensors, those on a GPU computed there and brought to the CPU by one transfer."""
+
+    def __init__(self) -> None:
+        self._on_cpu: dict = {}
+        self._names: list = []
+        self._on_gpu: list[torch.Tensor] = []
+        self._delivered = torch.empty(0, dtype=torch.int64)
+
+    def add(self, name: tuple[str, str], tensor: torch.Tensor) -> None:
+        if tensor.is_cpu:
+            self._on_cpu[name] = _sums.sums([tensor])[0]
+        else:
+            self._names.append(name)
+            self._on_gpu.append(_sums.on_device(tensor))
+
+    def deliver(self) -> None:
+        """Begins the transfer on the current stream."""
+        if self._on_gpu:
+            together = torch.stack(self._on_gpu)
+            self._delivered = torch.empty(len(together), dtype=torch.int64, pin_memory=together.is_cuda)
+            self._delivered.copy_(together, non_blocking=True)
+
+    def found(self) -> dict:
+        """All sums by name, once the transfer is complete."""
+        return {**self._on_cpu, **dict(zip(self._names, self._delivered.tolist()))}
 
 
 class PinnedBuffer(Buffer):

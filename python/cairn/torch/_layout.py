@@ -6,8 +6,8 @@ import dataclasses
 import logging
 import math
 import zlib
-from collections.abc import Callable, Iterable
-from typing import Any, Optional
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlanner, TensorWriteData, WriteItem, WriteItemType
@@ -19,7 +19,6 @@ from cairn.torch._device import with_memory
 from cairn.torch._dtypes import NAME_OF
 from cairn.torch._objects import MAX_DEPTH, encode, encode_key, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership, mesh_text
-from cairn.torch._samples import digests
 
 MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper limits those of all ranks together to the same
 _MAX_NAME = 65535  # bytes
@@ -27,6 +26,18 @@ _MAX_DIMENSIONS = 8
 logger = logging.getLogger("cairn.torch")
 SMALL = 8192  # bytes; plain tensors up to this size are saved with the objects
 GROUPS = 16  # at most per layout; each is a file of the save
+
+
+class Copy(NamedTuple):
+    """A tensor of which other ranks have copies. shared: (group, part); see Ownership.group.
+
+    piece: its number among the Layout's sources; None if another rank writes it.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    shared: tuple[str, str]
+    piece: Optional[int]
 
 
 @dataclasses.dataclass
@@ -37,7 +48,7 @@ class Layout:
     like `tensors`. sources: (FQN, local tensor) of all pieces, in order. encode: encodes the other values in
     groups, by the first component of their names, or by its CRC-32 if there are many; ranks with equal groups
     share the bytes.
-    copies: {group: {part of a tensor: digest}} of the parts that other ranks hold, too; see Ownership.group.
+    copies: the parts that other ranks hold, too.
     mesh: see mesh_text.
     """
 
@@ -46,7 +57,7 @@ class Layout:
     small: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
     encode: Callable[[], dict] = dict
-    copies: Callable[[], dict] = dict
+    copies: list = dataclasses.field(default_factory=list)
     mesh: str = ""
 
     def objects(self) -> tuple[dict, bytes]:
@@ -87,12 +98,15 @@ class Recipe:
         self._tensors: list = []
         self._written: list = []  # the items of the pieces
         self._others: list = []  # (item, path, name of its group) of all other values
-        self._copies: list = []  # (item, group) of the tensors that other ranks hold, too
+        self._copies: list = []  # (item, group, part, number) of a Copy
         numbers: dict = {}
         mappings = _private.mappings(planner)
         keys = getattr(planner, "keys", {})
+        copies: list = []  # (item, group)
+        learned = Learned(mappings.values())
         for item in items:
-            path = list(mappings.get(item.index.fqn, (item.index.fqn,)))
+            named = mappings.get(item.index.fqn, (item.index.fqn,))
+            path = list(named)
             data, first = item.tensor_data, _first(item.index.fqn, path)
             _check_name(item.index.fqn, path, data is not None)
             if keys:
@@ -100,7 +114,10 @@ class Recipe:
             if data is not None:
                 check(item.index.fqn, planner.resolve_data(item))
             if data is not None and ownership is not None:
-                self._note_copy(item, data, planner, ownership)
+                value = planner.state_dict[item.index.fqn]
+                group = ownership.group(item.index.fqn, value, learned.has(named))
+                if group is not None and data.chunk.sizes.numel():
+                    copies.append((item, group))
             if data is None or _is_small(item, data):
                 self._others.append((item, path, first))
             else:
@@ -112,12 +129,11 @@ class Recipe:
         small = ((item, path) for item, path, _ in self._others if item.tensor_data is not None)
         self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path in small]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
+        places = {id(item): number for number, item in enumerate(self._written)}
+        for item, group in copies:
+            part = ",".join(map(str, (item.index.fqn, *item.tensor_data.chunk.offsets)))
+            self._copies.append((item, (group, part), places.get(id(item))))
         self._mesh = mesh_text(getattr(planner, "state_dict", {}).values(), _job.rank_and_world()[1])
-
-    def _note_copy(self, item: WriteItem, data: TensorWriteData, planner: Any, ownership: Ownership) -> None:
-        group = ownership.group(item.index.fqn, planner.state_dict[item.index.fqn])
-        if group is not None and data.chunk.sizes.numel():
-            self._copies.append((item, group))
 
     def _add_tensor(
         self,
@@ -144,15 +160,15 @@ class Recipe:
         pieces = ((item.index.fqn, planner.resolve_data(item)) for item in self._written)
         sources = [(fqn, with_memory(fqn, tensor).detach()) for fqn, tensor in pieces]
         encode = lambda: self._groups(planner, warn)
-        copies = lambda: self._digests(planner)
+        copies = [self._copy(planner, sources, *copy) for copy in self._copies]
         return Layout(self._tensors, self._names, self._small, sources, encode, copies, self._mesh)
 
-    def _digests(self, planner: Any) -> dict:
-        groups: dict = {}
-        for item, group in self._copies:
-            name = ",".join(map(str, (item.index.fqn, *item.tensor_data.chunk.offsets)))
-            groups.setdefault(group, {})[name] = with_memory(item.index.fqn, planner.resolve_data(item))
-        return {group: digests(parts) for group, parts in groups.items()}
+    @staticmethod
+    def _copy(planner: Any, sources: list, item: WriteItem, shared: tuple, number: Optional[int]) -> Copy:
+        fqn = item.index.fqn
+        if number is not None:
+            return Copy(fqn, sources[number][1], shared, number)
+        return Copy(fqn, with_memory(fqn, planner.resolve_data(item)).detach(), shared, None)
 
     def _groups(self, planner: Any, warn: bool) -> dict:
         groups: dict = {}
@@ -165,6 +181,32 @@ class Recipe:
         if warn:
             _warn_of(pickles)
         return groups
+
+
+class Learned:
+    """Which tensors of a state dict its training learns: parameters and the states of their optimizer.
+
+    Known by their names alone, so that all ranks agree: names end with "weight" or "bias", or an optimizer (a
+    dict with "state" and "param_groups") has states of that name.
+    """
+
+    def __init__(self, paths: Iterable[tuple]):
+        paths = list(paths)
+        groups = {path[: path.index("param_groups")] for path in paths if "param_groups" in path}
+        self._optimizers = [(*path, "state") for path in groups]
+        self._names = {str(state[0]) for path in paths if (state := self._state(path))}
+
+    def _state(self, path: Sequence) -> tuple:
+        """The rest of the path in the states of an optimizer."""
+        for begin in self._optimizers:
+            if tuple(path[: len(begin)]) == begin:
+                return tuple(path[len(begin) :])
+        return ()
+
+    def has(self, path: Sequence) -> bool:
+        parts = ".".join(map(str, path)).split(".")
+        tails = (".".join(parts[at:]) for at in range(len(parts)))
+        return parts[-1] in ("weight", "bias") or bool(self._state(path)) or not self._names.isdisjoint(tails)
 
 
 def signature_of(state_dict: dict, mappings: dict) -> Optional[list]:

@@ -7,8 +7,10 @@ import json
 import math
 import operator
 import os
+from collections.abc import Callable
 from typing import Any, Literal, Optional, Union, get_args
 
+from cairn._errors import CopiesDiffer
 from cairn._helper import absolute
 from cairn.torch._local import Every, Local
 
@@ -17,6 +19,7 @@ _MAX_INT = 2**63 - 1
 _MAX_KEY = 65534  # bytes of an HDF5 attribute's name
 _MAX_DEPTH = 24  # of the manifest's values
 OnError = Literal["raise", "warn"]
+OnCopies = Literal["fail", "warn", "off"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Options:
     redundancy: with local, the loss of nodes that parity covers: "xor:K" (of each K ranks, one may lose its
     files) or "rs:K,M" (M of K).
     keep_local: with local, how many steps stay on the nodes.
+    copies: what a save does if ranks that hold copies of one tensor have different bits, because memory or a
+    processor is faulty: "fail" (the step is not saved, and the newest one is the last on which all agreed:
+    CopiesDiffer), "warn" (it is saved, and its history says so), "off" (they are not compared).
+    on_alarm: called with the CopiesDiffer, on a thread of its own; on all ranks, and with "warn" on rank 0.
     on_error: "raise", or "warn": a save that fails (disk full, directory missing, a rank died) is logged and
     reported in Saved.error. Values that cannot be saved still raise.
     """
@@ -55,6 +62,8 @@ class Options:
     every: Every = 1
     redundancy: str = ""
     keep_local: int = 2
+    copies: OnCopies = "fail"
+    on_alarm: Optional[Callable[[CopiesDiffer], Any]] = None
 
     def __post_init__(self) -> None:
         """Validates, because the helper would notice late or not at all."""
@@ -62,8 +71,9 @@ class Options:
         for name in ("compress", "require_space"):
             if type(getattr(self, name)) is not bool:
                 raise TypeError(f"{name}={getattr(self, name)!r}: True or False")
-        if self.on_error not in get_args(OnError):
-            raise ValueError(f"on_error={self.on_error!r}: one of {', '.join(get_args(OnError))}")
+        for name, kinds in (("on_error", OnError), ("copies", OnCopies)):
+            if getattr(self, name) not in get_args(kinds):
+                raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(get_args(kinds))}")
         if not self.deadline > 0:
             raise ValueError(f"deadline={self.deadline}: seconds, more than 0")
         for name in ("every", "keep_local"):
@@ -94,6 +104,7 @@ class Options:
         return {
             "compress": self.compress,
             "require_space": self.require_space,
+            "copies_may_differ": self.copies == "warn",
             "model": self.model or {},
             "state": {**({"mesh": mesh} if mesh else {}), **(self.state or {})},
             "keep_last": operator.index(self.keep_last),

@@ -166,13 +166,15 @@ class Ownership:
             return [self._rank]
         return self._plain_holders
 
-    def group(self, fqn: str, value: Any) -> Optional[str]:
+    def group(self, fqn: str, value: Any, learned: bool) -> Optional[str]:
         """A name for the ranks that hold the same part as this rank; None if no other rank does.
 
-        It begins with GIVEN if `replicas` names them. Vectors are not compared (None): those of a batch norm
-        differ between data parallel ranks.
+        It begins with GIVEN if `replicas` names them. Plain vectors that are not learned are not compared
+        (None): the statistics of a batch norm and the states of random generators differ between ranks.
         """
-        if value.dim() < 2 or len(holders := self.holders(fqn, value)) < 2:
+        if value.dim() < 2 and not learned and not isinstance(value, DTensor):
+            return None
+        if len(holders := self.holders(fqn, value)) < 2:
             return None
         ranks = hashlib.blake2b(",".join(map(str, holders)).encode(), digest_size=8).hexdigest()
         return ranks if self._given(fqn, value) is None else GIVEN + ranks

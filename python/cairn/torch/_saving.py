@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Optional, Union
 from torch.optim import Optimizer
 
 from cairn import _origins
-from cairn._errors import CorruptError, HelperDied, SaveFailed, rank_name
+from cairn._errors import CopiesDiffer, CorruptError, HelperDied, SaveFailed, rank_name
 from cairn._helper import Helper, absolute, helper
-from cairn.torch import _collector, _events, _job, _local, _optimizers
+from cairn.torch import _collector, _events, _job, _local, _optimizers, _sums
 from cairn.torch._device import Copying
 from cairn.torch._layout import Layout
 from cairn.torch._options import Options, whole
@@ -97,13 +97,13 @@ class Staged:
     ):
         self.layout = layout
         self.objects: tuple[dict, bytes] = {}, b""
-        self.copies: dict = {}
         self.segment = segment
         self.free = free
         self.helper = used_by
         self._started = False
-        self.copying = segment.copying(layout.sources, _optimizers.storages(optimizers))
-        layout.sources = []
+        self.has_copies = bool(layout.copies)
+        self.copying = segment.copying(layout.sources, layout.copies, _optimizers.storages(optimizers))
+        layout.sources, layout.copies = [], []
         self._optimizers = optimizers
 
     def start(self, hand_over: Callable[[], None] = lambda: None) -> None:
@@ -117,7 +117,7 @@ class Staged:
         _optimizers.hold(self._optimizers, self.copying)
         self.copying.start()
         try:
-            self.objects, self.copies = self.layout.objects(), self.layout.copies()
+            self.objects = self.layout.objects()
             hand_over()
         finally:
             self.copying.join()
@@ -276,13 +276,16 @@ class Save:
             plan=staged.segment.plan,
             tail=tail,
             objects=objects,
-            copies=staged.copies,
+            copies=self._compares(staged),
             options=self._options.for_helper(staged.layout.mesh),
         )
         saved.add_done_callback(lambda done: self._finish(done, handle, staged))
         self._helper.track(handle)  # only now: Python's exit must not wait for a save that was never sent
         staged.copying.follow(lambda pieces: self._report(staged.segment.filled(pieces)))
         staged.copying.future.add_done_callback(lambda copied: self._copied(copied, handle, staged))
+
+    def _compares(self, staged: Staged) -> bool:
+        return staged.has_copies and self._options.copies != "off"
 
     def _report(self, filled: int) -> None:
         if self._helper.alive:
@@ -291,9 +294,12 @@ class Save:
     def _copied(self, copied: Future, handle: SaveHandle, staged: Staged) -> None:
         if (error := copied.exception()) is not None:
             self.abort(error)
-            self._fail(handle, staged, error)
-        else:
-            _settle(handle.staged)
+            return self._fail(handle, staged, error)
+        if self._compares(staged) and self._helper.alive:
+            more = staged.segment.filled(len(staged.segment)) + 1
+            copies = _by_group(staged.copying.sums)
+            self._helper.request("copied", nonce=self._nonce, bytes=more, copies=copies)
+        _settle(handle.staged)
 
     @staticmethod
     def _written(handle: SaveHandle, staged: Staged) -> None:
@@ -309,9 +315,19 @@ class Save:
         fields = done.result().fields
         for why in fields.pop("left"):
             logger.warning("keep_last=%d: %s", self._options.keep_last, why)
+        if alarm := fields.pop("alarm"):
+            self._raise_alarm(CopiesDiffer(alarm, 1))
         failures.forget(self._run)
         _events.saved(self._run)
         handle.set_result(Saved(**fields))
+
+    def _raise_alarm(self, alarm: CopiesDiffer) -> None:
+        logger.critical("step %d: %s", self._step, alarm)
+        if self._options.on_alarm is not None:
+            try:
+                self._options.on_alarm(alarm)
+            except Exception:
+                logger.exception("on_alarm failed")
 
     def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:
         if self._begun.done():  # the error of "begin" says more than that of "write"
@@ -322,11 +338,26 @@ class Save:
         _local.forget(self._helper)
         why = self._tell_failure(error)
         if isinstance(error, SaveFailed):
-            error = SaveFailed(why, error.status)
+            error = _failure(why, error.status)
+        if isinstance(error, CopiesDiffer):
+            self._raise_alarm(error)
         warn = failures.tolerates(self._options, self._run, self._step, error)
-        if self._log and not warn:
+        if self._log and not warn and not isinstance(error, CopiesDiffer):  # whose alarm was logged
             logger.error("the save of step %d failed: %s", self._step, error)
         handle.fail(error, warn)
+
+
+def _failure(why: str, status: int) -> SaveFailed:
+    """why: as the helper or another rank says it."""
+    at = why.find(CopiesDiffer.BEGIN)
+    return SaveFailed(why, status) if at < 0 else CopiesDiffer(why[at:], status)
+
+
+def _by_group(sums: dict) -> dict:
+    groups: dict = {}
+    for (group, part), value in sums.items():
+        groups.setdefault(group, {})[part] = _sums.text(value)
+    return groups
 
 
 def _settle(future: Future) -> None:

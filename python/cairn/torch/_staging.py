@@ -69,24 +69,42 @@ class Segment:
                 size = math.prod(piece["extent"]) * dtype.itemsize
                 yield self._buffer[at : at + size].view(dtype).view(piece["extent"])
 
-    def copying(self, sources: list, later: frozenset) -> _device.Copying:
-        """A copy of the sources, to be started. later: addresses of values that may be copied later."""
-        if self._gpu is None and (gpu := _device.gpu_of([source for _, source in sources])) is not None:
-            gpu.register(self._buffer)
+    def copying(self, sources: list, copies: list, later: frozenset) -> _device.Copying:
+        """A copy of the sources, to be started, and sums of the copies, as in a Layout.
+
+        later: addresses of values that may be copied later.
+        """
+        tensors = [source for _, source in sources] + [copy.tensor for copy in copies]
+        if self._gpu is None and (gpu := _device.gpu_of(tensors)) is not None:
+            if self._buffer.nbytes:
+                gpu.register(self._buffer)
             self._gpu = gpu
+        is_later = lambda tensor: bool(later) and storage(tensor) in later
+        shared = {copy.piece: copy.shared for copy in copies if copy.piece is not None}
         pieces = []
         for number in self._order:
             name, source = sources[number]
-            is_later = bool(later) and storage(source) in later
-            pieces.append(_device.Piece(name, source, self._targets[number], is_later))
+            target, later_too = self._targets[number], is_later(source)
+            pieces.append(_device.Piece(name, source, target, later_too, shared.get(number)))
+        for copy in copies:  # those that other ranks write
+            if copy.piece is None:
+                later_too = is_later(copy.tensor)
+                pieces.append(_device.Piece(copy.name, copy.tensor, None, later_too, copy.shared))
         return _device.Copying(pieces, self._gpu, self._populated)
 
+    def __len__(self) -> int:
+        """The number of pieces with a target."""
+        return len(self._begins)
+
     def filled(self, pieces: int) -> int:
-        """The number of bytes at the start of the memory that the first `pieces` pieces fill."""
+        """The number of bytes at the start of the memory that the first `pieces` pieces fill.
+
+        Pieces without a target come last.
+        """
         return self._begins[pieces] if pieces < len(self._begins) else self._buffer.nbytes
 
     def forget(self) -> None:
-        if self._gpu is not None:
+        if self._gpu is not None and self._buffer.nbytes:
             self._gpu.unregister(self._buffer)
         self._targets = []
         self._helper.request("forget", plan=self.plan)

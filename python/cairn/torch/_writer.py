@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Optional, Union
 
@@ -13,11 +14,12 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
+from cairn._errors import CopiesDiffer
 from cairn.torch import _private
 from cairn.torch._device import Copying
 from cairn.torch._layout import Recipe
 from cairn.torch._optimizers import Optimizers
-from cairn.torch._options import Every, Options
+from cairn.torch._options import Every, OnCopies, Options
 from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import STAGED, CairnPlanner
 from cairn.torch._saving import Save, SaveHandle, Staged, stage
@@ -28,8 +30,9 @@ class CairnWriter(StorageWriter):
     no_dist=True)``
 
     dir: the run's directory; every rank needs write access. compress, model, state, deadline, keep_last,
-    require_space, local, every, redundancy, keep_local: see Options; `cairn.torch.load` resumes from steps
-    on the nodes. With DCP's own planner omit no_dist: that planner divides the work by collectives.
+    require_space, local, every, redundancy, keep_local, copies, on_alarm: see Options; `cairn.torch.load`
+    resumes from steps on the nodes. With DCP's own planner omit no_dist: that planner divides the work by
+    collectives.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class CairnWriter(StorageWriter):
         every: Every = 1,
         redundancy: str = "",
         keep_local: int = 2,
+        copies: OnCopies = "fail",
+        on_alarm: Optional[Callable[[CopiesDiffer], Any]] = None,
     ):
         self._directory = dir
         self._step = step
@@ -61,6 +66,8 @@ class CairnWriter(StorageWriter):
             every=every,
             redundancy=redundancy,
             keep_local=keep_local,
+            copies=copies,
+            on_alarm=on_alarm,
         )
         self._alone = False
         self._handle: Optional[SaveHandle] = None
