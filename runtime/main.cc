@@ -1,5 +1,6 @@
 // cairn-train: one rank of a training. Errors end as one line on stderr and status 2, a training that
-// diverged as one line and status 1, one that lost a peer with kExitLostPeer.
+// diverged, or whose ranks hold different copies of a tensor, as one line and status 1, one that lost a peer
+// with kExitLostPeer.
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -137,6 +138,7 @@ Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, con
   if (checkpointer)
     checkpointer->record().End(!end.ok() || *end == TrainingEnd::kUnread ? "failed"
                                : *end == TrainingEnd::kDiverged          ? "diverged"
+                               : *end == TrainingEnd::kCopiesDiffer      ? "failed"
                                                                          : "done",
                                std::string(end.status().message()));
   if (!end.ok()) return {end.status()};

@@ -24,6 +24,8 @@ struct ValidationLoss {
 struct SaveStats {
   int64_t failed = 0;
   int64_t failed_in_a_row = 0;  // since the last one that is durable
+  int64_t copies_differ = 0;    // saves that found it (ckpt/job/copies.h)
+  std::string alarm = {};       // of such a save that failed: the training stops
   // The newest step in the run directory: the one resumed from, or saved since.
   std::optional<int64_t> durable_iteration;
   // Set if this process saved it.

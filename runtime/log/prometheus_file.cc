@@ -69,6 +69,8 @@ std::string PrometheusText(const TrainMetrics& m) {
   out.Add("failed_saves_total", "counter", "Failed saves since the start.", m.saves.failed);
   out.Add("failed_saves_in_a_row", "gauge", "Failed saves since the last successful one.",
           m.saves.failed_in_a_row);
+  out.Add("copies_differ_total", "counter", "Saves at which copies of a tensor differed between ranks.",
+          m.saves.copies_differ);
   out.Add("durable_iteration", "gauge", "Iteration of the newest durable checkpoint.",
           m.saves.durable_iteration);
   out.Add("durable_timestamp_seconds", "gauge", "When that checkpoint became durable, in Unix time.",

@@ -9,6 +9,7 @@
 
 #include "ckpt/base/parse_number.h"
 #include "ckpt/io/directory_room.h"
+#include "ckpt/job/copies.h"
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/save_interval.h"
@@ -48,6 +49,7 @@ Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlP
 // A lazy copy reads the trainer's memory, which may be gone after this.
 Checkpointer::~Checkpointer() {
   if (copying_ != nullptr) copying_->snapshot->Complete();
+  AwaitSums();
 }
 
 Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions options,
@@ -138,6 +140,7 @@ Status Checkpointer::Prepare(const StateBuffers& buffers) {
 
 Status Checkpointer::Reserve(const StateBuffers& buffers) {
   tensors_ = std::make_shared<std::vector<TensorEntry>>(TensorsOf(buffers));
+  if (config_.copies != "off") copy_sums_ = CopySums(buffers, options_.topology, control_->rank());
   for (int i = 0; i < (config_.save_overlap == "double" ? 2 : 1); ++i) {
     slots_.emplace_back().rng_state = buffers.rng_state;
     CAIRN_ASSIGN_OR_RETURN(slots_.back().snapshot,
@@ -240,8 +243,18 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
   save->tensors = tensors_;
   save->snapshot = slot.snapshot.get();
   save->durable = durable;
+  save->copies_may_differ = config_.copies == "warn";
   std::vector<Snapshot::Base> bases;
-  for (const StateBuffers::Part& part : buffers.parts) bases.push_back({part.data, part.on_gpu});
+  std::vector<const std::byte*> memory;
+  for (const StateBuffers::Part& part : buffers.parts) {
+    bases.push_back({part.data, part.on_gpu});
+    memory.push_back(part.data);
+  }
+  if (config_.copies != "off")
+    save->copies = sums_ = std::async(std::launch::async, [this, memory] {
+                             BecomeBackgroundThread();
+                             return copy_sums_.Take(memory);
+                           }).share();
   slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // unlike the rest, it changes at once
   bases.push_back({reinterpret_cast<const std::byte*>(slot.rng_state.data()), false});
   if (lazy()) {
@@ -277,12 +290,19 @@ Health Checkpointer::HealthAt(const TrainState& state) const {
 }
 
 Status Checkpointer::BeforeOptimizerStep() {
-  if (copying_ == nullptr) return OkStatus();
+  if (copying_ == nullptr) return AwaitSums(), OkStatus();
   const auto start = Save::Clock::now();
   copying_->snapshot->Complete();
+  AwaitSums();
   copying_->save->stall_seconds += SecondsSince(start);
   copying_ = nullptr;
   return OkStatus();
+}
+
+// Those of the last save.
+void Checkpointer::AwaitSums() {
+  if (sums_.valid()) sums_.wait();
+  sums_ = {};
 }
 
 void Checkpointer::CollectDone() {
@@ -341,7 +361,7 @@ void Checkpointer::NoteFailure(const Save& save) {
   const int64_t in_a_row = ++stats_.failed_in_a_row;
   again_at_ = iteration_ + (int64_t{1} << std::min<int64_t>(in_a_row - 1, kMaxDoublings));
   record_.NotSaved(save.info.identity.step, save.status);
-  if (control_->rank() != 0) return;
+  if (control_->rank() != 0 || !stats_.alarm.empty()) return;
   std::string line = fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training continues, ",
                                  save.info.identity.step, stats_.failed, save.status.message());
   const bool warn = config_.on_save_error == "warn";
@@ -352,6 +372,17 @@ void Checkpointer::NoteFailure(const Save& save) {
                         newest ? fmt::format("only iteration {}", *newest) : "nothing of this training");
   }
   Say(line);
+}
+
+// With --copies fail on all ranks, else on rank 0.
+std::string Checkpointer::RaiseAlarm(const Save& save, std::string why) {
+  const int64_t step = save.info.identity.step;
+  ++stats_.copies_differ;
+  if (control_->rank() == 0) {
+    Say(fmt::format("checkpoint of iteration {}: {}", step, why));
+    record_.Alarm(step, why);
+  }
+  return why;
 }
 
 // Reports a save that is still being copied from a local step, and again when it is in --save. LocalSaver
@@ -366,6 +397,11 @@ void Checkpointer::Report(const Save& save) {
     last_collected_ = step;
     last_outcome_ = save.status;
   }
+  const std::string& failed = save.status.message();
+  if (const size_t at = failed.find(kCopiesDiffer); at != failed.npos)
+    stats_.alarm = RaiseAlarm(save, failed.substr(at));
+  else if (!save.alarm.empty())
+    (void)RaiseAlarm(save, save.alarm);
   if (!save.status.ok()) {
     newest_saved_ = -1;
     NoteFailure(save);

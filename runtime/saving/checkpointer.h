@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/auto_interval.h"
 #include "runtime/saving/checkpoint_hooks.h"
+#include "runtime/saving/copy_sums.h"
 #include "runtime/saving/local_saver.h"
 #include "runtime/saving/saver.h"
 
@@ -74,6 +76,8 @@ class Checkpointer : public CheckpointHooks {
   void NoteFailure(const Save& save);
   void CollectDone();
   void CollectAll();
+  void AwaitSums();
+  std::string RaiseAlarm(const Save& save, std::string why);
   bool lazy() const { return config_.save_mode == "lazy"; }
   bool finds_interval() const { return config_.save_interval == "auto"; }
   Status FindInterval();
@@ -107,7 +111,9 @@ class Checkpointer : public CheckpointHooks {
   Status last_outcome_;
   std::shared_ptr<const std::vector<TensorEntry>> tensors_;
   std::deque<Slot> slots_;
-  Slot* copying_ = nullptr;                   // its snapshot is still being copied behind
+  Slot* copying_ = nullptr;  // its snapshot is still being copied behind
+  CopySums copy_sums_;
+  std::shared_future<std::string> sums_;      // of the last save; they read the trainer's memory
   std::deque<std::shared_ptr<Save>> drains_;  // from local steps to --save
   std::unique_ptr<PeerFiles> peers_;
   std::optional<LocalPlace> place_;  // nullopt: no local steps

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "ckpt/base/parse_number.h"
+#include "ckpt/base/this_process.h"
+#include "ckpt/io/strict_json.h"
+#include "ckpt/job/copies.h"
 #include "ckpt/step/packed_shard_writer.h"
 #include "ckpt/step/shard_copy.h"
 #include "ckpt/step/shard_image.h"
@@ -27,6 +29,24 @@ void ReportSlowRank(const Save& save, const std::vector<double>& seconds) {
   const auto rank = static_cast<int>(std::ranges::find(seconds, slowest) - seconds.begin());
   Say(fmt::format("checkpoint of iteration {}: {} took {:.1f} s to write its shard, the median rank {:.1f} s",
                   save.info.identity.step, Watchdog::Describe(rank), slowest, median));
+}
+
+// All ranks of this trainer begin with equal copies.
+Status CompareCopies(Save& save, const std::vector<nlohmann::json>& notes) {
+  Copies copies;
+  for (size_t rank = 0; rank < notes.size(); ++rank) {
+    if (!notes[rank].contains("copies")) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const nlohmann::json groups, ParseStrictJson(notes[rank].value("copies", "")));
+    nlohmann::json contents = nlohmann::json::object();
+    for (const auto& [group, sums] : groups.items()) contents[group] = sums.dump();
+    copies.Add(static_cast<int>(rank), notes[rank].value("host", "?"), contents);
+  }
+  EqualCopies all(true);
+  CAIRN_ASSIGN_OR_RETURN(
+      const Copies::Verdict verdict,
+      copies.Compare(all, [](int, const std::string& content) { return Result(content); }));
+  save.alarm = verdict.alarm;
+  return verdict.alarm.empty() || save.copies_may_differ ? OkStatus() : Aborted("{}", verdict.alarm);
 }
 
 }  // namespace
@@ -114,16 +134,20 @@ Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory,
 
 Result<SavePart> PartOf(const Save& save, const Result<ShardReceipt>& receipt) {
   CAIRN_RETURN_IF_ERROR(receipt.status());
-  return SavePart{.receipt = *receipt, .note = fmt::format("{}", save.written_seconds)};
+  nlohmann::json note{{"seconds", save.written_seconds}, {"host", HostName()}};
+  if (save.copies.valid()) note["copies"] = save.copies.get();
+  return SavePart{.receipt = *receipt, .note = note.dump()};
 }
 
-Result<StepSeal> SealOf(const Save& save, const std::vector<SavePart>& parts, H5Views& views) {
+Result<StepSeal> SealOf(Save& save, const std::vector<SavePart>& parts, H5Views& views) {
   std::vector<TensorEntry> tensors = *save.tensors;
   std::vector<ShardReceipt> receipts;
   std::vector<double> seconds;
   uint64_t nonfinite = 0;
+  std::vector<nlohmann::json> notes;
   for (const SavePart& part : parts) {
-    seconds.push_back(ParseNumber<double>(part.note).value_or(0));
+    CAIRN_ASSIGN_OR_RETURN(notes.emplace_back(), ParseStrictJson(part.note));
+    seconds.push_back(notes.back().value("seconds", 0.0));
     if (!part.receipt) return Corrupt("a rank has written no shard");
     std::ranges::copy_if(part.receipt->catalog.tensors, std::back_inserter(tensors),
                          [](const TensorEntry& tensor) { return tensor.role == Role::kRng; });
@@ -132,6 +156,8 @@ Result<StepSeal> SealOf(const Save& save, const std::vector<SavePart>& parts, H5
   }
   ReportSlowRank(save, seconds);
   StepInfo info = save.info;
+  CAIRN_RETURN_IF_ERROR(CompareCopies(save, notes));
+  if (!save.alarm.empty()) info.history.push_back(save.alarm);
   if (const auto health = info.state.find("health"); health != info.state.end() && health->is_object())
     (*health)["nonfinite"] = nonfinite;
   return MakeSeal(info, tensors, receipts, &views);

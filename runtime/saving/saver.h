@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 
@@ -34,12 +35,15 @@ struct Save {
   std::string nonce;
   std::shared_ptr<const std::vector<TensorEntry>> tensors;  // of the model, without random states
   Snapshot* snapshot = nullptr;
+  bool copies_may_differ = false;
   bool durable = true;     // goes to the run directory, not only to a local one
   std::string local_step;  // not empty: this rank's shard is a file there, described by `receipt`
   ShardReceipt receipt;
   std::shared_ptr<Save> drain;  // copies the local step of this save
   Clock::time_point started;
-  double stall_seconds = 0;  // of the trainer; only its thread uses this
+  double stall_seconds = 0;                // of the trainer; only its thread uses this
+  std::shared_future<std::string> copies;  // CopySums of its state; without: nothing is compared
+  std::string alarm;                       // that copies differ; on rank 0
   std::atomic<bool> done = false;
   double written_seconds = 0;  // this rank's shard, from the start
   double durable_seconds = 0;  // the step, from the start
@@ -56,8 +60,9 @@ Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory,
 // This rank's part of the step: its shard, and how long that took.
 Result<SavePart> PartOf(const Save& save, const Result<ShardReceipt>& receipt);
 // The seal of all parts, which adds their random states, and the count of non-finite values of all ranks.
-// Reports a rank that took much longer than the others. `views`: of rank 0's seals.
-Result<StepSeal> SealOf(const Save& save, const std::vector<SavePart>& parts, H5Views& views);
+// Reports a rank that took much longer than the others. `views`: of rank 0's seals. Errors: Aborted if copies
+// differ (copies.h), unless the save is made nevertheless.
+Result<StepSeal> SealOf(Save& save, const std::vector<SavePart>& parts, H5Views& views);
 
 // Runs `flush` on a queue's thread, in parallel with the training.
 void FlushInBackground(WorkerPool& queue, std::function<void()> flush);

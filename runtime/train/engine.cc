@@ -47,11 +47,12 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
   const double count = static_cast<double>(micro_batches) * dims_.topology.dp;
   grad_divisor_ = loss_scale * count;
   const bool has_loss = stage().is_last() && dims_.at(Axis::kTp) == 0;
-  Tensor sums = at::tensor({optimizer_.SquareSum(), has_loss ? loss_sum : 0.0,
-                            config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, double(votes.stop),
-                            double(votes.save_now), double(votes.busy), double(data_failed())},
-                           at::kDouble)
-                    .to(parameters_.device());
+  Tensor sums =
+      at::tensor({optimizer_.SquareSum(), has_loss ? loss_sum : 0.0,
+                  config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, double(votes.stop),
+                  double(votes.save_now), double(votes.busy), double(data_failed()), double(votes.alarm)},
+                 at::kDouble)
+          .to(parameters_.device());
   dims_.world.AllReduceSum(sums, "gradient norm and loss");
   sums = sums.cpu();
   const double* sum = sums.const_data_ptr<double>();
@@ -59,7 +60,7 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
           .grad_norm = std::sqrt(sum[0]) / grad_divisor_,
           .zeros = sum[2],
           .overflow = !std::isfinite(sum[0]),
-          .votes = {.stop = sum[3] > 0, .save_now = sum[4] > 0, .busy = sum[5] > 0},
+          .votes = {.stop = sum[3] > 0, .save_now = sum[4] > 0, .busy = sum[5] > 0, .alarm = sum[7] > 0},
           .unread = sum[6] > 0};
 }
 

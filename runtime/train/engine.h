@@ -17,7 +17,8 @@ namespace cairn {
 struct Votes {
   bool stop = false;
   bool save_now = false;
-  bool busy = false;  // with an earlier save
+  bool busy = false;   // with an earlier save
+  bool alarm = false;  // copies differ
 };
 
 // The result of a step, the same on all ranks once the gradients are reduced.

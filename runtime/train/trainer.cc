@@ -91,6 +91,7 @@ Result<TrainingEnd> Trainer::Run() {
       CAIRN_RETURN_IF_ERROR(StopUnread());
       return TrainingEnd::kUnread;
     }
+    if (agreed_.alarm) return StopForCopies();
     if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
     if (!data_.validation.empty() && state_.iteration % config_.eval_interval == 0) Evaluate();
     CAIRN_RETURN_IF_ERROR(Save(Finished()));
@@ -98,9 +99,22 @@ Result<TrainingEnd> Trainer::Run() {
   if (state_.iteration >= schedule_.total_iterations()) Test();
   const Status saved = hooks_ ? hooks_->Finish() : OkStatus();
   watch_->End(Saves());
+  if (!Saves().alarm.empty()) return TrainingEnd::kCopiesDiffer;
   CAIRN_RETURN_IF_ERROR(saved);
   CAIRN_RETURN_IF_ERROR(DataStatus());
   return TrainingEnd::kDone;
+}
+
+// The save in which the copies differed has failed, and so would the next ones.
+TrainingEnd Trainer::StopForCopies() {
+  (void)hooks_->Finish();  // what failed was reported
+  watch_->End(Saves());
+  if (dims_.world_rank == 0)
+    Say(fmt::format(
+        "training stops at iteration {}: copies differ; the next start resumes from the newest step, "
+        "at which they were equal",
+        state_.iteration));
+  return TrainingEnd::kCopiesDiffer;
 }
 
 // All ranks see the same losses, so all come here at the same iteration.
@@ -241,7 +255,8 @@ Votes Trainer::OwnVotes() {
   const bool root = dims_.world_rank == 0;
   return {.stop = StopRequested() || out_of_time || (root && FindKillSwitch(config_.kill_switch_path)),
           .save_now = root && (save_now_file_.Asks() || (hooks_ && hooks_->SavesAgain())),
-          .busy = hooks_ && hooks_->Busy()};
+          .busy = hooks_ && hooks_->Busy(),
+          .alarm = !Saves().alarm.empty()};
 }
 
 // The loss on the first validation set decides which steps are the best.

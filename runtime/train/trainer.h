@@ -16,8 +16,9 @@ namespace cairn {
 
 enum class TrainingEnd {
   kDone,
-  kDiverged,  // too many bad iterations in a row (ckpt/run/health.h); a line on stderr says so
-  kUnread,    // some rank could not read its data: DataStatus()
+  kDiverged,      // too many bad iterations in a row (ckpt/run/health.h); a line on stderr says so
+  kCopiesDiffer,  // ranks hold different copies of a tensor (ckpt/job/copies.h); likewise
+  kUnread,        // some rank could not read its data: DataStatus()
 };
 
 class Trainer {
@@ -55,6 +56,7 @@ class Trainer {
   SaveStats Saves() const { return hooks_ ? hooks_->Stats() : SaveStats(); }
   void NoteHealth(const StepOutcome& outcome, bool explained);
   Result<TrainingEnd> GiveUp();
+  TrainingEnd StopForCopies();
   bool Finished() const { return agreed_.stop || state_.iteration >= schedule_.total_iterations(); }
 
   const TrainConfig config_;

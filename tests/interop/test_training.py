@@ -1,6 +1,7 @@
 """Save, crash and resume of real trainings: bit-identical on the same topology, equal losses on others."""
 
 import ctypes
+import glob
 import json
 import os
 import pathlib
@@ -231,6 +232,30 @@ class Resume(Case):
         self.assertIn("the training is complete: 2 of 2 iterations are done", self.output)
 
 
+def flip_in_memory(session, values):
+    """Flips one bit in each place where one rank of a session has these bytes. Returns the number of places."""
+    for directory in glob.glob("/proc/[0-9]*"):
+        try:
+            with open(f"{directory}/stat") as stat, open(f"{directory}/maps") as maps, open(f"{directory}/mem", "r+b", 0) as memory:
+                name, fields = stat.read().rpartition(")")[::2]
+                if not name.endswith("(cairn-train") or int(fields.split()[3]) != session:
+                    continue
+                found = [match for line in maps if (match := re.match(r"(\w+)-(\w+) rw-p \w+ 00:00", line))]
+                places = []
+                for begin, end in (tuple(int(part, 16) for part in match.groups()) for match in found):
+                    memory.seek(begin)
+                    at, block = -1, memory.read(end - begin)
+                    while (at := block.find(values, at + 1)) >= 0:
+                        places.append(begin + at)
+                for place in places:
+                    memory.seek(place)
+                    memory.write(bytes([values[0] ^ 1]))
+                return len(places)
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            pass
+    return 0
+
+
 class Interruptions(Case):
     def start(self, *flags, mesh=(1, 2, 2, 1)):
         return subprocess.Popen([CAIRN, "train", *topology(*mesh), *TINY, "--train-iters", "100000", "--save",
@@ -294,6 +319,29 @@ class Interruptions(Case):
                           for piece in tensor["slices"]}, {("derived", 0)})
         more = ["--fp16", "--train-iters", "62"]
         self.assertEqual(*(self.train("more-" + name, (2, 1, 1, 0), *more, "--load", self.path(name)) for name in ("run", "whole")))
+
+    def test_a_bit_flipped_in_one_ranks_memory_stops_the_training_and_it_resumes_from_the_step_before(self):
+        """With a learning rate of almost 0 the weights stay as they are, so a rank's memory has them as the step does."""
+        run, metrics, mesh = self.path("run"), self.path("metrics.prom"), (1, 1, 2)
+        flags = ["--lr", "1e-30", "--save-interval", "300"]
+        process = self.start(*flags, "--prometheus-textfile", metrics, mesh=mesh)
+        self.wait_for(process, lambda: os.path.isdir(run) and steps(run))
+        with h5py.File(os.path.join(steps(run)[0], "index.h5")) as file:
+            values = file["/weight/layers.1.mlp.up.weight"][:2].tobytes()
+        self.assertGreater(flip_in_memory(process.pid, values), 0)
+        output, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, output)
+        self.assertRegex(output, r"ALARM: copies differ: layers.1.mlp.up.weight \(weight\) of ranks 0 \(host .*\) and 1 \(host .*\) is not the same;")
+        self.assertEqual(output.count("training stops at iteration"), 1, output)
+        with open(metrics) as text:
+            self.assertRegex(text.read(), r"\ncairn_train_copies_differ_total.* 1\n")
+        with open(os.path.join(run, "events")) as lines:
+            events = [event for event in map(json.loads, lines) if event["event"] == "alarm"]
+        newest = int(steps(run)[-1][-8:])
+        self.assertEqual([event["step"] for event in events], [newest + 300])
+        cairn("verify", steps(run)[-1])
+        resumed = self.train("resumed", mesh, "--save", run, *flags, "--train-iters", str(newest + 300))
+        self.assertEqual((min(resumed), max(resumed)), (newest + 1, newest + 300))
 
     def test_sigterm_commits_the_current_step(self):
         process = self.start_and_wait()

@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <thread>
 
 #include "ckpt/job/job_ranks.h"
 #include "ckpt/job/local_save.h"
 #include "ckpt/model/save_interval.h"
+#include "ckpt/run/run_events.h"
 #include "ckpt/step/find_step.h"
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
@@ -77,6 +79,20 @@ class RankState {
       const auto bytes = GatherPiece(piece, {spec, role, dtype}, Expected(spec, role, steps, dtype_));
       std::memcpy(to.data(), bytes.data() + skip, to.size());
     });
+  }
+
+  // Another bit in one of the values that other ranks hold, too. Returns the parameter's name.
+  std::string FlipACopy(std::mt19937_64& random) {
+    std::vector<std::pair<std::string, std::span<std::byte>>> copies;
+    Visit([&](Role role, const LocalParameter& p, std::span<std::byte> bytes, uint64_t) {
+      const ParameterSpec& spec = specs_[p.index];
+      const bool replicated = topology_.dp > 1 && role == Role::kWeight;
+      if (replicated || (topology_.tp > 1 && !IsCutAlong(spec, Axis::kTp)))
+        copies.emplace_back(spec.name, bytes);
+    });
+    auto& [name, bytes] = copies[random() % copies.size()];
+    bytes[random() % bytes.size()] ^= static_cast<std::byte>(1 << random() % 8);
+    return name;
   }
 
   // True if it is equal, bit for bit.
@@ -187,6 +203,68 @@ TEST_F(CheckpointerTest, LazySavesLoadIntoAnotherTopology) {
   Train({.tp = 1, .pp = 2, .dp = 1}, 5, 9, {.config = {.save_overlap = "double"}});
   Train({.tp = 1, .pp = 1, .dp = 3, .zero = 1}, 9, 11, {.config = {.save_mode = "copy"}});
   ExpectStep(11);
+}
+
+class FlippedBitTest : public CheckpointerTest {
+ protected:
+  // Before every second save one rank gets another bit in a copy. Returns how many saves noticed it.
+  int Noticed(const Topology& topology, int flips, const std::string& copies = "fail") {
+    CheckpointerOptions options{.topology = topology, .model = ModelJson({})};
+    options.config.save = dir_ / ToString(topology);
+    options.config.keep_last = 2;
+    options.config.copies = copies;
+    std::atomic<int> noticed = 0;
+    ThreadWorld world(topology.world());
+    world.Run([&](const std::shared_ptr<Mailbox>& mailbox) {
+      RankState state(specs_, topology, mailbox->rank(), weights_);
+      auto made = Checkpointer::Create(options, std::make_unique<ControlPlane>(mailbox, kTimeout));
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      Checkpointer& checkpointer = **made;
+      ASSERT_TRUE(checkpointer.Resume(state.buffers()).ok());
+      ASSERT_TRUE(checkpointer.Prepare(state.buffers()).ok());
+      std::mt19937_64 random(7);  // the same on all ranks
+      TrainState train{.seed = 1};
+      while (train.iteration < 2 * flips) {
+        ASSERT_TRUE(checkpointer.BeforeOptimizerStep().ok());
+        state.Fill(++train.iteration);
+        const auto victim = static_cast<int>(random() % static_cast<uint64_t>(topology.world()));
+        std::mt19937_64 of_victim(random());
+        std::string name;
+        if (train.iteration % 2 == 0 && mailbox->rank() == victim) name = state.FlipACopy(of_victim);
+        const int64_t before = checkpointer.Stats().copies_differ;
+        ASSERT_TRUE(checkpointer.AfterStep(train, state.buffers(), /*force=*/true, false).ok());
+        const Status saved = checkpointer.Finish();
+        EXPECT_EQ(saved.ok(), train.iteration % 2 == 1 || copies == "warn") << saved.message();
+        const bool alarm = checkpointer.Stats().copies_differ > before;
+        if (alarm && mailbox->rank() == 0) ++noticed;
+        if (!name.empty() && copies == "fail") {
+          EXPECT_NE(checkpointer.Stats().alarm.find(name + " ("), std::string::npos)
+              << name << ": " << checkpointer.Stats().alarm;
+        }
+      }
+    });
+    return noticed;
+  }
+};
+
+TEST_F(FlippedBitTest, OneFlippedBitInACopyFailsTheSave) {
+  for (const Topology& topology : {Topology{.dp = 3}, Topology{.tp = 2, .dp = 2, .zero = 1},
+                                   Topology{.tp = 2}, Topology{.tp = 2, .pp = 2}}) {
+    EXPECT_EQ(Noticed(topology, 10), 10) << ToString(topology);
+    const std::string run = dir_ / ToString(topology);
+    EXPECT_EQ(*ListSteps(FileSystem::Posix(), run), (std::vector<int64_t>{17, 19}));
+    const auto events = *ReadEvents(FileSystem::Posix(), run);
+    EXPECT_EQ(std::ranges::count(events, RunEventKind::kAlarm, &RunEvent::kind), 10);
+    EXPECT_EQ(events.back().step, 20);
+  }
+}
+
+TEST_F(FlippedBitTest, AStepIsSavedNeverthelessIfRequestedAndItsHistorySaysSo) {
+  EXPECT_EQ(Noticed({.dp = 2}, 2, "warn"), 2);
+  const auto manifest =
+      ReadManifest(FileSystem::Posix(), JoinPath(dir_ / ToString(Topology{.dp = 2}), StepDirName(4)));
+  ASSERT_TRUE(manifest.ok());
+  EXPECT_NE(manifest->history.dump().find("copies differ"), std::string::npos);
 }
 
 // Here "device memory" is memory like any other.
