@@ -100,6 +100,11 @@ void EqualCopies::Add(const std::string& group, std::set<std::string> parts) {
   parts_[group].merge(parts);
 }
 
+bool EqualCopies::IsNew(const std::string& note) {
+  const std::lock_guard lock(mutex_);
+  return notes_.insert(note).second;
+}
+
 void Copies::Add(int rank, std::string host, const nlohmann::json& files) {
   hosts_[rank] = std::move(host);
   for (const auto& [group, file] : files.items()) groups_[group][file.get<std::string>()].push_back(rank);

@@ -35,11 +35,14 @@ class EqualCopies {
   explicit EqualCopies(bool all = false) : all_(all) {}
   bool Has(const std::string& group, const std::string& part) const;
   void Add(const std::string& group, std::set<std::string> parts);
+  // True the first time: notes come again at every save.
+  bool IsNew(const std::string& note);
 
  private:
   const bool all_;
   mutable std::mutex mutex_;
   std::map<std::string, std::set<std::string>> parts_;
+  std::set<std::string> notes_;
 };
 
 class Copies {

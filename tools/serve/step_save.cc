@@ -351,6 +351,8 @@ Status StepSave::CompareCopies(const SaveOptions& options, const std::vector<nlo
   if (!verdict.alarm.empty()) CAIRN_RETURN_IF_ERROR(RecordAlarm(verdict.alarm));
   if (!verdict.alarm.empty() && !options.copies_may_differ) return Aborted("{}", verdict.alarm);
   if (!verdict.lost.empty() && !options.copies_may_differ) return InvalidArgument("{}", verdict.lost);
+  for (const std::string& note : verdict.notes)
+    if (equal_.IsNew(note)) ReportLine(fmt::format("step {}: {}", request_.step, note));
   now_.differences = std::move(verdict.notes);
   for (std::string* difference : {&verdict.alarm, &verdict.lost})
     if (!difference->empty()) now_.differences.push_back(std::move(*difference));
