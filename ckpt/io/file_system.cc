@@ -16,6 +16,7 @@ Result<std::string> FileSystem::ReadLink(const std::string& path) {
   return NotSupported("{}: this file system has no links", path);
 }
 Status FileSystem::MakeLink(const std::string&, const std::string& path) { return ReadLink(path).status(); }
+Status FileSystem::AddName(const std::string&, const std::string& path) { return ReadLink(path).status(); }
 
 Status FileSystem::SetMode(const std::string& path, uint32_t) {
   return NotSupported("{}: files of this file system have no mode, owner or time that can be set", path);

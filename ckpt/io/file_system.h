@@ -109,10 +109,11 @@ class FileSystem {
   virtual Status RemoveDir(const std::string& path) = 0;  // empty ones only
   virtual Status SyncDir(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;
-  // These five mean the name itself: a symbolic link is not followed. Errors: NotSupported where files have
+  // These six mean the name itself: a symbolic link is not followed. Errors: NotSupported where files have
   // no links, modes, owners or times.
   virtual Result<std::string> ReadLink(const std::string& path);
   virtual Status MakeLink(const std::string& target, const std::string& path);  // a new symbolic link
+  virtual Status AddName(const std::string& file, const std::string& path);     // a new hard link
   virtual Status SetMode(const std::string& path, uint32_t mode);               // a link has none
   virtual Status SetOwner(const std::string& path, uint32_t user,
                           uint32_t group);  // may clear bits of the mode

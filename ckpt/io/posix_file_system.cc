@@ -317,6 +317,11 @@ class PosixFileSystem final : public FileSystem {
     return Made(make) == 0 ? OkStatus() : PosixError("make link", path, errno);
   }
 
+  Status AddName(const std::string& file, const std::string& path) override {
+    const auto make = [&] { return ::link(file.c_str(), path.c_str()); };
+    return Made(make) == 0 ? OkStatus() : PosixError("make link", path, errno);
+  }
+
   Status SetMode(const std::string& path, uint32_t mode) override {
     const auto set = [&] { return ::fchmodat(AT_FDCWD, path.c_str(), mode, AT_SYMLINK_NOFOLLOW); };
     return Found(path, set) == 0 ? OkStatus() : PosixError("set the mode of", path, errno);

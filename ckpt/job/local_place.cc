@@ -32,7 +32,7 @@ std::string Replace(std::string text, std::string_view what, const std::string& 
 
 using Say = std::function<void(const std::string& line)>;
 
-constexpr std::string_view kMark = ".rank-";
+constexpr std::string_view kMark = ".rank-", kMemory = ".memory-";
 
 std::string MarkPrefix(const std::string& nonce) { return fmt::format("{}{}-", kMark, nonce); }
 
@@ -76,14 +76,25 @@ Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run
   return owner;
 }
 
-// Removes leftovers of saves, and marks of sessions that were killed while they opened. Each rank of this
-// session removes its own mark meanwhile. Call with the claim held.
+// True if another process holds it, or this one does.
+bool IsLocked(FileSystem& fs, const std::string& path) {
+  Result<FileLock> lock = fs.OpenLock(path, FileLock::Missing::kError);
+  if (!lock.ok()) return false;
+  const Result<bool> taken = lock->TryLock(FileLock::How::kExclusive);
+  return taken.ok() && !*taken;
+}
+
+// Removes leftovers of saves, memory of processes that were killed, and marks of sessions that were killed
+// while they opened. Each rank of this session removes its own mark meanwhile. Call with the claim held.
 Status Clean(FileSystem& fs, const std::string& directory, const Say& say) {
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(
       fs, directory, [&](const Status& why) { say("leftover not removed: " + why.message()); }));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
-  for (const std::string& name : names)
-    if (IsRankMark(name)) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(directory, name);
+    if (IsRankMark(name) || (IsMemoryName(name) && !IsLocked(fs, path)))
+      CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
+  }
   return OkStatus();
 }
 
@@ -185,6 +196,12 @@ int LosableNodes(const std::vector<std::vector<int>>& groups, const std::vector<
     fewest = std::min(fewest, nodes);
   }
   return fewest;
+}
+
+std::string NewMemoryName() { return fmt::format("{}{}", kMemory, NewNonce()); }
+
+bool IsMemoryName(std::string_view name) {
+  return name.starts_with(kMemory) && IsHex(name.substr(kMemory.size()));
 }
 
 bool IsRankMark(std::string_view name) {

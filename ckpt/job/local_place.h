@@ -39,6 +39,11 @@ Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, c
                                   const std::string& run, const std::string& nonce, JobRanks& ranks,
                                   const std::function<void(const std::string& line)>& say);
 
+// The name of memory of a save that can become a file of a step: hidden, never used twice by a process.
+std::string NewMemoryName();
+// True for such a name. Pure.
+bool IsMemoryName(std::string_view name);
+
 // True for the name of a mark that a rank left to find the ranks that share its directory. Pure.
 bool IsRankMark(std::string_view name);
 

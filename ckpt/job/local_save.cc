@@ -60,7 +60,7 @@ Status LocalSave::WriteShare(const Result<StepSeal>& seal, Offers& offers) {
     CAIRN_RETURN_IF_ERROR(seal.status());
     CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, DecodeManifest(seal->manifest));
     CAIRN_RETURN_IF_ERROR(CopyFurtherShards(manifest));
-    return WriteParityOf(manifest);
+    return WriteParityOf(manifest, offers.spare);
   };
   Status status = seal.status();
   if (status.ok() && place_.leader) status = committer_.Seal(*seal);
@@ -79,7 +79,8 @@ Status LocalSave::CopyFurtherShards(const Manifest& manifest) {
   return OkStatus();
 }
 
-Status LocalSave::WriteParityOf(const Manifest& manifest) {
+Status LocalSave::WriteParityOf(const Manifest& manifest,
+                                const std::function<std::string(uint64_t bytes)>& spare) {
   if (place_.group.empty()) return OkStatus();
   std::vector<ParityGroup::Member> members;
   std::map<std::string, int> rank_of;
@@ -93,7 +94,7 @@ Status LocalSave::WriteParityOf(const Manifest& manifest) {
   const int rank = ranks_.rank();
   const auto own = static_cast<int>(std::ranges::find(place_.group, rank) - place_.group.begin());
   return WriteParity(fs_, JoinPath(committer_.partial(), ParityName(rank)), group, own,
-                     FilesOf(group, rank_of, peers_));
+                     FilesOf(group, rank_of, peers_), spare ? spare(group.parity_file_bytes()) : "");
 }
 
 std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int64_t keep_last) {

@@ -34,6 +34,8 @@ class LocalSave {
     std::map<std::string, PeerFiles::Offer> contents;  // that the sealer reads from other ranks
     bool sealer_reads = false;                         // it does, the same on all ranks
     std::map<std::string, PeerFiles::Offer> files;     // this rank's shard, and rank 0's further ones
+    // For the parity: a file of this size that nobody needs. Empty, or its result is empty: none.
+    std::function<std::string(uint64_t bytes)> spare;
   };
   // Collective. `part`: this rank's, or why it has none. `seal`: rank 0 calls it; it may add shards to the
   // directory, which rank 0 offers. After a failure nothing is left of the step.
@@ -43,7 +45,7 @@ class LocalSave {
   Result<StepSeal> Seal(const Result<SavePart>& part, Offers& offers, const JobSave::Sealer& seal);
   Status WriteShare(const Result<StepSeal>& seal, Offers& offers);
   Status CopyFurtherShards(const Manifest& manifest);
-  Status WriteParityOf(const Manifest& manifest);
+  Status WriteParityOf(const Manifest& manifest, const std::function<std::string(uint64_t bytes)>& spare);
 
   FileSystem& fs_;
   const LocalPlace& place_;

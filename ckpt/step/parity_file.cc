@@ -237,8 +237,10 @@ bool CanRebuild(const ParityGroup& group, const MemberFiles& files) {
 }
 
 Status WriteParity(FileSystem& fs, const std::string& path, const ParityGroup& group, int member,
-                   const MemberFiles& files) {
-  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(path, Direct::kAuto));
+                   const MemberFiles& files, const std::string& spare) {
+  if (!spare.empty()) CAIRN_RETURN_IF_ERROR(fs.AddName(spare, path));
+  CAIRN_ASSIGN_OR_RETURN(
+      const auto file, spare.empty() ? fs.Create(path, Direct::kAuto) : fs.OpenForWrite(path, Direct::kAuto));
   CAIRN_RETURN_IF_ERROR(file->Allocate(group.parity_file_bytes()));
   Rebuilder rebuilder(group, member, /*parity=*/true, files);
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Digest> digests,

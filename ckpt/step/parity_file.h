@@ -95,9 +95,10 @@ struct MemberFiles {
 bool CanRebuild(const ParityGroup& group, const MemberFiles& files);
 
 // Creates and syncs a member's parity file, or its shard, from the files of the others. Takes memory for a
-// few stripes. Errors: Corrupt if too much is lost; those of the disk and of `files`.
+// few stripes. `spare`: a file that nobody needs, which gets this name too and is overwritten. Errors:
+// Corrupt if too much is lost; those of the disk and of `files`.
 Status WriteParity(FileSystem& fs, const std::string& path, const ParityGroup& group, int member,
-                   const MemberFiles& files);
+                   const MemberFiles& files, const std::string& spare = "");
 Status RebuildShard(FileSystem& fs, const std::string& path, const ParityGroup& group, int member,
                     const MemberFiles& files);
 

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "ckpt/codec/nonfinite.h"
@@ -81,18 +83,23 @@ class ImageWriter {
 
 Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& directory, ShardPlan& plan,
                                      std::span<std::byte> image, const ImageWriteOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(JoinPath(directory, plan.name()), options.direct));
-  CAIRN_RETURN_IF_ERROR(file->Allocate(plan.file_bytes()));
+  const std::string path = JoinPath(directory, plan.name());
+  std::unique_ptr<File> file;
+  std::optional<ImageWriter> writer;
+  if (options.mapped.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(file, fs.Create(path, options.direct));
+    CAIRN_RETURN_IF_ERROR(file->Allocate(plan.file_bytes()));
+    writer.emplace(fs, *file, image, options);
+  }
   const std::vector<ImageChunk> chunks = ChunksOf(plan);
   FillEnvelope(plan, chunks, image);
-  ImageWriter writer(fs, *file, image, options);
   uint64_t nonfinite = 0;
   auto next = chunks.begin();
   const uint64_t data_end = plan.catalog_offset();
   for (uint64_t at = 0; at < data_end;) {
     const uint64_t end = std::min(data_end, at + options.write_bytes);
     if (options.wait_for) CAIRN_RETURN_IF_ERROR(options.wait_for(end));
-    CAIRN_RETURN_IF_ERROR(writer.Write(at, end));
+    if (writer) CAIRN_RETURN_IF_ERROR(writer->Write(at, end));
     for (; next != chunks.end() && next->end <= end; ++next) {
       const std::span<const std::byte> bytes = image.subspan(next->begin, next->end - next->begin);
       nonfinite += CountNonFinite(plan.tensor(next->piece).dtype, bytes);
@@ -103,10 +110,14 @@ Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& director
   }
   const std::string own_catalog = plan.EncodeOwnCatalog();
   std::memcpy(image.data() + data_end, own_catalog.data(), own_catalog.size());
-  CAIRN_RETURN_IF_ERROR(writer.Write(data_end, image.size()));
-  CAIRN_RETURN_IF_ERROR(writer.Drain());
-  CAIRN_RETURN_IF_ERROR(file->Sync());
-  CAIRN_RETURN_IF_ERROR(file->Close());
+  if (writer) {
+    CAIRN_RETURN_IF_ERROR(writer->Write(data_end, image.size()));
+    CAIRN_RETURN_IF_ERROR(writer->Drain());
+    CAIRN_RETURN_IF_ERROR(file->Sync());
+    CAIRN_RETURN_IF_ERROR(file->Close());
+  } else {
+    CAIRN_RETURN_IF_ERROR(fs.AddName(options.mapped, path));
+  }
   return ShardReceipt{plan.EntryOf(own_catalog), plan.catalog(), nonfinite};
 }
 

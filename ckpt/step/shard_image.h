@@ -19,6 +19,8 @@ struct ImageWriteOptions {
   IoQueueOptions queue;
   uint64_t write_bytes = 8 << 20;  // one write; a multiple of kPageBytes
   bool take_digests = true;        // false: the plan has those of all pieces once `wait_for` returned
+  std::string
+      mapped;  // the file that the image is a mapping of: it gets another name, and nothing is written
   // Waits until the pieces' bytes before this offset of the image are complete; an error ends the write.
   // Empty: they are all complete.
   std::function<Status(uint64_t end)> wait_for;

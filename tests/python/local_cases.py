@@ -168,6 +168,26 @@ def without_local(rank, world, directory, name):
     cairn.torch.save(training.state(), run, 4)
 
 
+def memory(rank, world, directory, resumes):
+    """Copies of the state become the steps' files, and those of removed steps are filled again."""
+    join(rank, world, directory, f"memory-{resumes}")
+    training, run, local = Training("fsdp", world), f"{directory}/memory/run", local_of(directory, "memory", "xor:2")
+    if resumes is not None:
+        assert training.load(run, **local) == resumes
+    files = {"h5": set(), "parity": set()}
+    for step in range((resumes or 0) + 1, (resumes or 0) + 9):
+        training.iterate()
+        cairn.torch.save(training.state(), run, step, every=99, **local)
+        for kind, inodes in files.items():
+            (file,) = pathlib.Path(f"{directory}/memory/node-{rank}").glob(f"*/step-{step:08d}/shard-0000{rank}.{kind}")
+            assert file.stat().st_nlink == 2, file.stat()
+            inodes.add(file.stat().st_ino)
+    # Two are kept, and one is written; after a resume, a third is kept while it is copied to the run.
+    assert all(len(inodes) in (3, 4) for inodes in files.values()), files
+    digests = training.digests()
+    assert training.load(run, **local) == step and training.digests() == digests
+
+
 def refused(rank, world, directory):
     """What the ranks cannot have is refused on each of them, by name."""
     join(rank, world, directory, "refused")

@@ -1,10 +1,12 @@
 """The local level of `cairn.torch`: steps on the nodes, which survive the loss of nodes, ranks and bits."""
 
+import fcntl
 import glob
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -16,6 +18,12 @@ class LocalTest(ranks.RanksCase):
 
     cases = "local_cases"
     jobs = 0
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        os.rmdir(cls.directory)
+        cls.directory = tempfile.mkdtemp(dir="/dev/shm")
 
     def train(self, world, *arguments, killed=()):
         name = arguments[0]
@@ -179,12 +187,40 @@ class LocalTest(ranks.RanksCase):
             self.assertEqual(found[0], found[1], name)
             self.assertEqual((found[0][0], sum(found[0]) > 1), (True, failures > 0), (name, found))
 
+    def test_memory_of_a_job_that_was_killed(self):
+        """The next start removes it, and leaves that of another process."""
+        os.makedirs(f"{self.directory}/memory")
+        self.run_ranks("memory", 2, arguments=(None,))
+        until = time.monotonic() + 60
+        while memory := glob.glob(f"{self.node('memory', '*')}/*/.memory-*"):
+            self.assertLess(time.monotonic(), until, memory)
+            time.sleep(0.1)
+        dead, used = (f"{os.path.dirname(os.path.dirname(self.local_files('memory', 0, 'manifest.json')[0]))}/.memory-{name}"
+                      for name in ("00000001", "00000002"))
+        with open(dead, "w"), open(used, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.run_ranks("memory", 2, arguments=(8,))
+        self.assertEqual((os.path.exists(dead), os.path.exists(used)), (False, True))
+
     def test_jobs_that_check_themselves(self):
         """What each shows, local_cases.py says."""
         for case, world, *killed in (("refused", 2), ("unusable", 2), ("rank_dies", 3, 1)):
             with self.subTest(case):
                 self.run_ranks(case, world, killed=killed)
         self.assertEqual([event["event"] for event in self.events("rank_dies")], ["start", "save_failed", "end"])
+
+
+class OnDiskTest(LocalTest):
+    """The same, with copies that become files, in place of memory that does."""
+
+    @classmethod
+    def setUpClass(cls):
+        super(LocalTest, cls).setUpClass()
+
+
+def load_tests(loader, tests, pattern):
+    """On disk, one of them."""
+    return unittest.TestSuite([loader.loadTestsFromTestCase(LocalTest), OnDiskTest("test_replicas_and_a_single_rank")])
 
 
 if __name__ == "__main__":

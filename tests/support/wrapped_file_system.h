@@ -99,6 +99,9 @@ class WrappedFileSystem : public FileSystem {
   Status MakeLink(const std::string& target, const std::string& path) override {
     return Do({FsCall::Kind::kCreate, path}, [&] { return base_.MakeLink(target, path); });
   }
+  Status AddName(const std::string& file, const std::string& path) override {
+    return Do({FsCall::Kind::kCreate, path}, [&] { return base_.AddName(file, path); });
+  }
   Status SetMode(const std::string& path, uint32_t mode) override {
     return Do({FsCall::Kind::kSetFacts, path}, [&] { return base_.SetMode(path, mode); });
   }

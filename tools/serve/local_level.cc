@@ -1,5 +1,7 @@
 #include "tools/serve/local_level.h"
 
+#include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -59,10 +61,28 @@ Status LocalLevel::NoteNewest() {
   return Agree(ranks_, note(), "local steps");
 }
 
-Status LocalLevel::CheckRoom(uint64_t bytes) const {
+Result<SharedMemory> LocalLevel::NewMemory(uint64_t bytes) {
+  if (IsInMemory(place_.run_dir) && CheckRoom(bytes).ok()) {
+    Result<SharedMemory> file = SharedMemory::MakeFile(fs_, JoinPath(place_.run_dir, NewMemoryName()), bytes);
+    if (file.ok()) return file;
+  }
+  return SharedMemory::Make(bytes);
+}
+
+std::string LocalLevel::SpareFile(uint64_t bytes) {
+  if (!IsInMemory(place_.run_dir)) return "";
+  for (const SharedMemory& file : spare_)
+    if (!file.IsHeld() && file.bytes().size() == bytes) return file.path();
+  std::erase_if(spare_, [](const SharedMemory& file) { return !file.IsHeld(); });
+  auto file = SharedMemory::MakeFile(fs_, JoinPath(place_.run_dir, NewMemoryName()), bytes);
+  return file.ok() ? spare_.emplace_back(*std::move(file)).path() : "";
+}
+
+Status LocalLevel::CheckRoom(uint64_t shard_bytes, bool exists) const {
   const uint64_t data = place_.group.empty() ? 1 : place_.group.size() - place_.parity;
-  const uint64_t parity = place_.group.empty() ? 0 : bytes * place_.parity / data;
-  return CheckFreeSpace(fs_, place_.run_dir, (bytes + parity) * place_.sharers.size())
+  uint64_t parity = place_.group.empty() ? 0 : shard_bytes * place_.parity / data;
+  if (exists && std::ranges::any_of(spare_, std::not_fn(&SharedMemory::IsHeld))) parity = 0;
+  return CheckFreeSpace(fs_, place_.run_dir, ((exists ? 0 : shard_bytes) + parity) * place_.sharers.size())
       .WithContext("local steps (fewer of them: keep_local; or keep them on a larger file system)");
 }
 

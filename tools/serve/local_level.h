@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "ckpt/job/local_place.h"
 #include "ckpt/job/local_save.h"
@@ -16,6 +17,7 @@
 #include "ckpt/job/peer_ranks.h"
 #include "ckpt/job/resume_steps.h"
 #include "tools/serve/held_runs.h"
+#include "tools/serve/shared_memory.h"
 
 namespace cairn {
 
@@ -41,9 +43,15 @@ class LocalLevel {
   PeerFiles& peers() const { return *peers_; }
   const PeerRanks::Seconds& patience() const { return request_.patience; }
 
-  // OK if the directory has room for `bytes` of each rank that shares it, and their parity. Errors: NoSpace
-  // with the figures.
-  Status CheckRoom(uint64_t bytes) const;
+  // Memory for copies of a rank's state. In a directory in memory, if it has room: a file there. Then the
+  // copies become the step's file as they are, and the pages of steps that were removed are used again.
+  Result<SharedMemory> NewMemory(uint64_t bytes);
+  // A file of this size for parity, likewise. Empty: a new file is better.
+  std::string SpareFile(uint64_t bytes);
+  bool Has(const SharedMemory& memory) const { return memory.path().starts_with(place_.run_dir + "/"); }
+  // OK if the directory has room for a shard of each rank that shares it, and their parity. Errors: NoSpace
+  // with the figures. `exists`: the memory of the shard is there already.
+  Status CheckRoom(uint64_t shard_bytes, bool exists = false) const;
   // Removes old steps but those that are in use. `left` is called for what could not be deleted.
   Status Retire(const std::string& nonce, const Complain& left);
   // A step that is copied to the run is in use meanwhile.
@@ -73,6 +81,7 @@ class LocalLevel {
   PeerRanks ranks_{*peers_, request_.nonce, request_.patience};  // of the thread that opens and resumes
   std::string run_;                                              // its identity
   LocalPlace place_;
+  std::vector<SharedMemory> spare_;  // of the thread that saves
   std::mutex mutex_;
   std::multiset<int64_t> in_use_;
 };

@@ -31,7 +31,7 @@ Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said) {
 
 }  // namespace
 
-Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) {
+Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request, const MakeMemory& make) {
   CAIRN_ASSIGN_OR_RETURN(SharedMemory none, SharedMemory::Make(0));
   auto plan = std::make_unique<SavePlan>(SavePlan{.memory = std::move(none)});
   CAIRN_ASSIGN_OR_RETURN(plan->rank, IntegerAt<int>(request, "rank"));
@@ -71,7 +71,7 @@ Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) 
                          ShardPlan::Make(ShardName(plan->rank), StepIdentity{}, entries, std::move(pieces)));
   for (auto& places : plan->offsets)
     for (uint64_t& place : places) place = shard.OffsetOf(place);
-  CAIRN_ASSIGN_OR_RETURN(plan->memory, SharedMemory::Make(shard.file_bytes()));
+  CAIRN_ASSIGN_OR_RETURN(plan->memory, make(shard.file_bytes()));
   plan->shard.emplace(std::move(shard));
   return plan;
 }

@@ -2,7 +2,10 @@
 // the shard that it writes, and the memory for copies of them, laid out as the shard's file.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ckpt/h5/h5_views.h"
@@ -29,7 +32,8 @@ struct SavePlan {
 
   // From the trainer's request: {"rank", "world", "tensors": [{"fqn", "path"?, "dtype", "shape", "pieces":
   // [{"offset", "extent"}]}], "names": [FQN]}. Errors: Corrupt, NoSpace.
-  static Result<std::unique_ptr<SavePlan>> Make(const nlohmann::json& request);
+  using MakeMemory = std::function<Result<SharedMemory>(uint64_t bytes)>;
+  static Result<std::unique_ptr<SavePlan>> Make(const nlohmann::json& request, const MakeMemory& make);
 };
 
 }  // namespace cairn

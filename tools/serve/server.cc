@@ -144,6 +144,7 @@ class Server {
     const nlohmann::json& head = message.packet.head;
     const std::string what = head.value("do", "");
     if (what == "plan") return Plan(id, head);
+    if (what == "freed") return Freed(id, head);
     if (what == "forget") return Forget(id, head);
     if (what == "begin") return Begin(id, head);
     if (what == "write") return Write(id, message.packet);
@@ -162,11 +163,27 @@ class Server {
 
   Status Plan(int64_t id, const nlohmann::json& head) {
     CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(head, "plan"));
-    CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<SavePlan> plan, SavePlan::Make(head));
+    const auto level = LevelOf(head.value("run", ""));
+    const auto make = [&](uint64_t bytes) { return level ? level->NewMemory(bytes) : SharedMemory::Make(bytes); };
+    CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<SavePlan> plan, SavePlan::Make(head, make));
     Reply(id, {{{"bytes", plan->memory.bytes().size()}, {"offsets", plan->offsets}}, {}},
           plan->memory.descriptor());
     plans_[number] = std::move(plan);
     return OkStatus();
+  }
+  // Of plans whose memory a local step has kept: those whose step was removed since.
+  Status Freed(int64_t id, const nlohmann::json& head) {
+    nlohmann::json freed = nlohmann::json::array();
+    for (const auto number : head.at("plans").get<std::vector<int64_t>>())
+      if (const auto plan = plans_.find(number); plan != plans_.end() && !plan->second->memory.IsHeld())
+        freed.push_back(number);
+    Reply(id, {{{"plans", freed}}, {}});
+    return OkStatus();
+  }
+  std::shared_ptr<LocalLevel> LevelOf(const std::string& run_dir) {
+    const std::lock_guard lock(levels_mutex_);
+    const auto found = levels_.find(run_dir);
+    return found == levels_.end() ? nullptr : found->second;
   }
   Status Forget(int64_t id, const nlohmann::json& head) {
     CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(head, "plan"));
@@ -180,8 +197,7 @@ class Server {
     const std::string nonce = request.nonce;
     std::shared_ptr<LocalLevel> level;
     if (head.value("local", false)) {
-      const std::lock_guard lock(levels_mutex_);
-      level = levels_[request.run_dir];
+      level = LevelOf(request.run_dir);
       if (!level) return Corrupt("the run has no local level");
     }
     auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, equal_[request.run_dir],
@@ -250,7 +266,7 @@ class Server {
     });
     const double written = running->watch.Seconds();
     if (local.ok()) {
-      socket_.Send({{{"id", id}, {"event", "written"}}, {}});
+      socket_.Send({{{"id", id}, {"event", save.keeps_memory() ? "kept" : "written"}}, {}});
       if (running->durable) running->level->Use(save.step());
       std::vector<std::string> left;
       const auto add = [&](const Status& why) { left.emplace_back(why.message()); };
@@ -445,11 +461,7 @@ class Server {
       resuming_.changed.notify_all();
       return OkStatus();
     }
-    std::shared_ptr<LocalLevel> level;
-    {
-      const std::lock_guard levels_lock(levels_mutex_);
-      level = levels_[head.at("run").get<std::string>()];
-    }
+    const std::shared_ptr<LocalLevel> level = LevelOf(head.at("run").get<std::string>());
     if (!level) return Corrupt("the run has no local level");
     if (resuming_.running) return Corrupt("the job resumes already");
     resuming_.asked = id;

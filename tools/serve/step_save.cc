@@ -115,14 +115,16 @@ Status StepSave::SaveLocally(SavePlan& plan, const SaveValues& values, const Sav
   LocalSave save(fs_, level_->place(), ranks, level_->peers(), identity_, request_.nonce);
   now_ = {.directory = save.partial(), .local = true};
   const auto write = [&]() -> Status {
-    CAIRN_RETURN_IF_ERROR(level_->CheckRoom(plan.memory.bytes().size()));
+    CAIRN_RETURN_IF_ERROR(level_->CheckRoom(plan.memory.bytes().size(), IsInPlace(plan, options)));
     CAIRN_RETURN_IF_ERROR(save.MakePartial());
     CAIRN_RETURN_IF_ERROR(WriteOwnShard(plan, options, wait_for));
     CAIRN_RETURN_IF_ERROR(wait_for(EndOf(plan, values)));
     return LeaveValues(plan, values);
   };
   const Status written = write();
-  LocalSave::Offers offers{.contents = {}, .sealer_reads = true, .files = {}};
+  LocalSave::Offers offers{.contents = {}, .sealer_reads = true, .files = {}, .spare = [&](uint64_t bytes) {
+                             return level_->SpareFile(bytes);
+                           }};
   for (const auto& [name, bytes] : now_.contents)
     offers.contents[name] = {std::as_bytes(std::span(bytes)), ""};
   if (plan.shard) offers.files[plan.shard->name()] = {plan.memory.bytes(), ""};
@@ -138,6 +140,7 @@ Status StepSave::SaveLocally(SavePlan& plan, const SaveValues& values, const Sav
   const Result<SavePart> part = written.ok() ? Result<SavePart>(now_.part) : written;
   CAIRN_RETURN_IF_ERROR(save.Commit(part, std::move(offers), seal));
   local_step_ = save.step_dir();
+  keeps_memory_ = IsInPlace(plan, options);
   if (!leads()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
   run->Committed(commit_);
@@ -219,6 +222,10 @@ Status StepSave::CheckSpace(const SavePlan& plan, const SaveOptions& options) {
   return OkStatus();
 }
 
+bool StepSave::IsInPlace(const SavePlan& plan, const SaveOptions& options) const {
+  return level_ && !options.compress && plan.shard && level_->Has(plan.memory);
+}
+
 Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
                                const std::function<Status(uint64_t end)>& wait_for) {
   if (!plan.shard) return OkStatus();
@@ -228,7 +235,8 @@ Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
   CAIRN_ASSIGN_OR_RETURN(
       now_.part.receipt,
       options.compress ? WritePackedImage(fs_, now_.directory, *plan.shard, image)
-                       : WriteShardImage(fs_, now_.directory, *plan.shard, image, {.wait_for = wait_for}));
+                       : WriteShardImage(fs_, now_.directory, *plan.shard, image,
+                                         {.mapped = now_.local && IsInPlace(plan, options) ? plan.memory.path() : "", .wait_for = wait_for}));
   return OkStatus();
 }
 
@@ -486,7 +494,7 @@ void StepSave::AbandonLocally(const Status& why) {
   PeerRanks ranks(level_->peers(), request_.nonce, level_->patience());
   LocalSave save(fs_, level_->place(), ranks, level_->peers(), {level_->run(), request_.step},
                  request_.nonce);
-  (void)save.Commit(why, {.contents = {}, .sealer_reads = true, .files = {}},
+  (void)save.Commit(why, {.contents = {}, .sealer_reads = true, .files = {}, .spare = {}},
                     [&](const auto&) -> Result<StepSeal> { return why; });
 }
 

@@ -103,6 +103,8 @@ class StepSave : private SaveMessages {
   // Abandons the save, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
   bool alone() const { return rendezvous_.team().alone(); }
+  // True if the plan's memory is a file of the local step now: it must not change before that is removed.
+  bool keeps_memory() const { return keeps_memory_; }
   // What the trainer received by the job's store: {"opened": true}, {"saved": true} or {"failed": why}. Any
   // thread may call it.
   void Hear(const nlohmann::json& news);
@@ -123,6 +125,7 @@ class StepSave : private SaveMessages {
   Status EnterRoom(const SavePlan& plan, const SaveOptions& options);
   void AbandonLocally(const Status& why);
   Status CheckSpace(const SavePlan& plan, const SaveOptions& options);
+  bool IsInPlace(const SavePlan& plan, const SaveOptions& options) const;
   Status WriteOwnShard(SavePlan& plan, const SaveOptions& options,
                        const std::function<Status(uint64_t end)>& wait_for);
   Status HandleValues(SavePlan& plan, const SaveValues& values);
@@ -161,6 +164,7 @@ class StepSave : private SaveMessages {
   Committer committer_;  // of all ranks; only rank 0 commits
   const Rendezvous rendezvous_;
   const std::shared_ptr<LocalLevel> level_;
+  bool keeps_memory_ = false;
   bool entered_ = false;  // the rendezvous; its directory may be gone since
   StepIdentity identity_;
   std::optional<JobSave> job_;  // since EnterRoom

@@ -87,7 +87,7 @@ def begin(
         layout = planner.layout()
         if options.copies == "off":
             layout.copies = []
-        return save.hand_over(stage(layout, optimizer))
+        return save.hand_over(stage(layout, optimizer, save.local_run))
     except BaseException as error:
         if save is not None:
             save.abort(error)

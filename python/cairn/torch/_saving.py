@@ -149,12 +149,15 @@ def _segments_of(current: Helper) -> Segments:
         return _segments
 
 
-def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
-    """Finds shared memory for the values that this rank writes. Give the Staged to one Save, or drop it."""
+def stage(layout: Layout, optimizers: _optimizers.Optimizers = (), run: str = "") -> Staged:
+    """Finds shared memory for the values that this rank writes. Give the Staged to one Save, or drop it.
+
+    run: as of `Segments.take`.
+    """
     waiting = _optimizers.listed(optimizers)
     current = helper()
     with _collector.paused():
-        segment, free = _segments_of(current).take(layout, *_job.rank_and_world())
+        segment, free = _segments_of(current).take(layout, *_job.rank_and_world(), run)
         try:
             return Staged(layout, segment, free, current, waiting)
         except BaseException:
@@ -215,6 +218,7 @@ class Save:
         self._rank, world = _job.rank_and_world()
         level, every, seconds = options.level, options.every, options.seconds
         local = level is not None and _local.opened(self._helper, run, level, self._nonce, seconds)
+        self.local_run = run if local else ""
         self._begun = self._helper.request(
             "begin",
             local=local,
@@ -271,7 +275,7 @@ class Save:
         _origins.tell(self._helper)
         saved = self._helper.request(
             "write",
-            on_event=lambda event: self._written(handle, staged),
+            on_event=lambda event: self._written(handle, staged, event == "kept"),
             nonce=self._nonce,
             plan=staged.segment.plan,
             tail=tail,
@@ -302,7 +306,8 @@ class Save:
         _settle(handle.staged)
 
     @staticmethod
-    def _written(handle: SaveHandle, staged: Staged) -> None:
+    def _written(handle: SaveHandle, staged: Staged, kept: bool = False) -> None:
+        staged.segment.kept = staged.segment.kept or kept
         staged.release()
         _settle(handle.written)
 

@@ -1,4 +1,7 @@
-"""Shared memory for copies of a save: one segment, and a second one while the first is being written."""
+"""Shared memory for copies of a save: one segment, and a second one while the first is being written.
+
+A step on the node may keep a segment as its file; it is free again once that step is removed.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,16 @@ def map_bytes(fd: int, size: int) -> torch.Tensor:
 
 
 class Segment:
-    """One of the helper's plans, with its memory. ``written``: done when the memory may be filled again."""
+    """One of the helper's plans, with its memory.
 
-    def __init__(self, helper: Helper, key: tuple, layout: Layout, rank: int, world: int):
+    ``written``: done when a save no longer needs the memory. ``kept``: it is a file of a step, and stays as
+    it is until the helper frees it.
+    """
+
+    def __init__(self, helper: Helper, key: tuple, layout: Layout, rank: int, world: int, run: str):
         self.plan = helper.next_number()
         self.key = key
+        self.kept = False
         self.written: Future = Future()
         self.written.set_result(None)
         self._helper = helper
@@ -49,6 +57,7 @@ class Segment:
             tensors=layout.tensors,
             names=layout.names,
             small=layout.small,
+            run=run,
         )
         try:
             self._buffer = map_bytes(reply.fds[0] if reply.fds else -1, reply.fields["bytes"])
@@ -119,24 +128,33 @@ class Segments:
         self._all: list[Segment] = []
         self._warned = False
 
-    def take(self, layout: Layout, rank: int, world: int) -> tuple[Segment, Future]:
+    def take(self, layout: Layout, rank: int, world: int, run: str) -> tuple[Segment, Future]:
         """A free segment for the layout, and the Future to set when it is free again.
 
-        If two saves are still being written, waits, and logs that once.
+        run: with steps on the nodes, the run. If two saves are still being written, waits, and logs that
+        once.
         """
-        key = (rank, world, layout.tensors, layout.names, layout.small)
+        key = (rank, world, layout.tensors, layout.names, layout.small, run)
         with self._lock:
-            segment = self._free(key) or self._make(key, layout, rank, world)
+            self._take_back()
+            segment = self._free(key) or self._make(key, layout, rank, world, run)
             segment.written = Future()
             return segment, segment.written
 
+    def _take_back(self) -> None:
+        kept = [segment for segment in self._all if segment.kept]
+        freed = self.helper.ask("freed", plans=[segment.plan for segment in kept]).fields["plans"] if kept else []
+        for segment in kept:
+            segment.kept = segment.plan not in freed
+
     def _free(self, key: tuple) -> Optional[Segment]:
         while True:
-            free = [segment for segment in self._all if segment.written.done()]
+            free = [segment for segment in self._all if segment.written.done() and not segment.kept]
             for segment in free:
                 if segment.key == key:
                     return segment
-            if len(self._all) < _SEGMENTS:
+            unkept = [segment for segment in self._all if not segment.kept]
+            if len(unkept) < _SEGMENTS:
                 return None
             if free:  # the state dict has changed
                 self._all.remove(free[0])
@@ -148,9 +166,10 @@ class Segments:
                     "two saves are still being written, so this one waits; save less often, "
                     "or to faster storage (this warning appears once)"
                 )
-            wait([segment.written for segment in self._all], return_when=FIRST_COMPLETED)
+            wait([segment.written for segment in unkept], return_when=FIRST_COMPLETED)
+            self._take_back()
 
-    def _make(self, key: tuple, layout: Layout, rank: int, world: int) -> Segment:
-        segment = Segment(self.helper, key, layout, rank, world)
+    def _make(self, key: tuple, layout: Layout, rank: int, world: int, run: str) -> Segment:
+        segment = Segment(self.helper, key, layout, rank, world, run)
         self._all.append(segment)
         return segment
