@@ -302,5 +302,11 @@ TEST(LocalPlace, ParsesOnlyWellFormedMarks) {
     EXPECT_FALSE(IsRankMark(other)) << other;
 }
 
+TEST(LocalPlace, MemoryHasNamesOfItsOwn) {
+  EXPECT_TRUE(IsMemoryName(NewMemoryName()));
+  for (const char* other : {".memory-", ".memory", ".memory-xyz", "memory-01234567", ".memory-0123.old"})
+    EXPECT_FALSE(IsMemoryName(other)) << other;
+}
+
 }  // namespace
 }  // namespace cairn
