@@ -356,51 +356,63 @@ double CheckNear(double mine, double wanted, double tolerance, const char* what,
   return std::abs(mine / wanted - 1);
 }
 
-// The reference's training with the batches of `rows`.
+// The reference's training with the batches of `rows`: loss, norm and rate of each step.
 struct Trajectory {
-  std::vector<Reference::Step> steps;
+  Tensor steps;
   Leaves initial, last;
 };
-Trajectory ReferenceTraining(const TrainConfig& config, const Rows& rows) {
+// One rank computes it, and the others sleep.
+Trajectory ReferenceTraining(const TrainConfig& config, const Rows& rows, const ProcessGroup& world) {
+  Trajectory made{at::zeros({kSteps, 3}, at::kDouble), InitialMasters(config), {}};
   Reference reference(config);
-  Trajectory made{.initial = InitialMasters(config)};
   int64_t consumed = 0;
-  for (const nlohmann::json& row : rows) {
-    made.steps.push_back(reference.Take(row, consumed));
-    consumed = row["consumed_samples"];
+  for (int64_t i = 0; world.rank() == 0 && i < kSteps; ++i) {
+    const Reference::Step step = reference.Take(rows[i], consumed);
+    made.steps[i] = at::tensor({step.loss, step.norm, step.rate}, at::kDouble);
+    consumed = rows[i]["consumed_samples"];
   }
-  made.last = reference.masters();
+  world.Broadcast(made.steps, 0, "reference");
+  for (const auto& [name, master] : reference.masters()) {
+    Tensor last = master.detach().clone();
+    world.Broadcast(last, 0, name);
+    made.last[name] = last;
+  }
   return made;
 }
-// Most of these trainings differ only in mesh and memory, which the reference does not know.
-const Trajectory& TrajectoryOf(const TrainConfig& c, const Precision& precision, const Rows& rows) {
+// Most of these trainings differ only in mesh and memory, which the reference does not know. The ranks of a
+// world of one size are always the same, so they know the same.
+const Trajectory& TrajectoryOf(const TrainConfig& c, const Precision& precision, const Rows& rows,
+                               const ProcessGroup& world) {
   static std::map<std::string, Trajectory> known;
   std::string key =
-      fmt::format("{} {} {} {} {} {}", precision.name, c.micro_batch_size, c.eod, c.reset_position_ids,
-                  c.reset_attention_mask, nlohmann::json(ModelFacts(c)).dump());
+      fmt::format("{} {} {} {} {} {} {}", world.size(), precision.name, c.micro_batch_size, c.eod,
+                  c.reset_position_ids, c.reset_attention_mask, nlohmann::json(ModelFacts(c)).dump());
   for (const nlohmann::json& row : rows)
     key += fmt::format(" {} {}", row["consumed_samples"].get<int64_t>(), row["skipped"].get<bool>());
   auto found = known.find(key);
-  if (found == known.end()) found = known.emplace(std::move(key), ReferenceTraining(c, rows)).first;
+  if (found == known.end()) found = known.emplace(std::move(key), ReferenceTraining(c, rows, world)).first;
   return found->second;
 }
 
-void Check(const TrainConfig& config, const Precision& precision, const Rows& rows, const LastWeights& last) {
+void Check(const TrainConfig& config, const Precision& precision, const Rows& rows, const LastWeights& last,
+           const ProcessGroup& world) {
   TORCH_CHECK(rows.size() == kSteps, rows.size(), " rows");
-  const Trajectory& reference = TrajectoryOf(config, precision, rows);
+  const Trajectory& reference = TrajectoryOf(config, precision, rows, world);
   int64_t consumed = 0, skipped = 0;
   double loss = 0, norm = 0, weights = 0;  // largest differences
   for (size_t i = 0; i < rows.size(); ++i) {
     const nlohmann::json& row = rows[i];
     const int64_t iteration = row["iteration"];
-    const Reference::Step& wanted = reference.steps[i];
+    const auto wanted = [&](int column) {
+      return reference.steps[static_cast<int64_t>(i)][column].item<double>();
+    };
     consumed = row["consumed_samples"];
-    CheckNear(row["lr"], wanted.rate, 1e-8, "learning rate", iteration);
-    loss = std::max(loss, CheckNear(row["loss"], wanted.loss, precision.loss, "loss", iteration));
+    CheckNear(row["lr"], wanted(2), 1e-8, "learning rate", iteration);
+    loss = std::max(loss, CheckNear(row["loss"], wanted(0), precision.loss, "loss", iteration));
     skipped += row["skipped"].get<bool>();
     if (!row["skipped"].get<bool>())
-      norm = std::max(norm,
-                      CheckNear(row["grad_norm"], wanted.norm, precision.norm, "gradient norm", iteration));
+      norm =
+          std::max(norm, CheckNear(row["grad_norm"], wanted(1), precision.norm, "gradient norm", iteration));
   }
   TORCH_CHECK(consumed == 3 * 4 + 2 * 8 + 15 * 12, "the batch did not ramp up: ", consumed);
   TORCH_CHECK(config.fp16 ? skipped >= 2 && skipped <= 10 : skipped == 0, skipped, " steps were skipped");
@@ -427,7 +439,7 @@ void Train(const ParallelDims& dims, const Precision& precision, const Case& wit
   Rows rows;
   std::ifstream lines(log);
   for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
-  Check(config, precision, rows, last);
+  Check(config, precision, rows, last, dims.world);
   Meet(dims.world, "check");
 }
 
