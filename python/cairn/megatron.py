@@ -95,7 +95,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         options = Options(compress=self._compress, deadline=self._deadline, state=state)
         save = Save(directory, _step_of(directory), options, log, events=False)
         try:
-            return save.hand_over(stage(layout_of(sharded_state_dict)))
+            return save.hand_over(stage(layout_of(sharded_state_dict), run=save.local_run))
         except BaseException as error:
             save.abort(error)
             raise

@@ -142,10 +142,10 @@ class Segments:
             return segment, segment.written
 
     def _take_back(self) -> None:
-        kept = [segment for segment in self._all if segment.kept]
-        freed = self.helper.ask("freed", plans=[segment.plan for segment in kept]).fields["plans"] if kept else []
-        for segment in kept:
-            segment.kept = segment.plan not in freed
+        kept = {segment.plan: segment for segment in self._all if segment.kept}
+        if kept:
+            for plan in self.helper.ask("freed", plans=list(kept)).fields["plans"]:
+                kept[plan].kept = False
 
     def _free(self, key: tuple) -> Optional[Segment]:
         while True:
