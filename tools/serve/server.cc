@@ -164,7 +164,9 @@ class Server {
   Status Plan(int64_t id, const nlohmann::json& head) {
     CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(head, "plan"));
     const auto level = LevelOf(head.value("run", ""));
-    const auto make = [&](uint64_t bytes) { return level ? level->NewMemory(bytes) : SharedMemory::Make(bytes); };
+    const auto make = [&](uint64_t bytes) {
+      return level ? level->NewMemory(bytes) : SharedMemory::Make(bytes);
+    };
     CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<SavePlan> plan, SavePlan::Make(head, make));
     Reply(id, {{{"bytes", plan->memory.bytes().size()}, {"offsets", plan->offsets}}, {}},
           plan->memory.descriptor());

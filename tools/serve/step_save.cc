@@ -234,9 +234,11 @@ Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
   if (options.compress) CAIRN_RETURN_IF_ERROR(wait_for(image.size()));
   CAIRN_ASSIGN_OR_RETURN(
       now_.part.receipt,
-      options.compress ? WritePackedImage(fs_, now_.directory, *plan.shard, image)
-                       : WriteShardImage(fs_, now_.directory, *plan.shard, image,
-                                         {.mapped = now_.local && IsInPlace(plan, options) ? plan.memory.path() : "", .wait_for = wait_for}));
+      options.compress
+          ? WritePackedImage(fs_, now_.directory, *plan.shard, image)
+          : WriteShardImage(fs_, now_.directory, *plan.shard, image,
+                            {.mapped = now_.local && IsInPlace(plan, options) ? plan.memory.path() : "",
+                             .wait_for = wait_for}));
   return OkStatus();
 }
 
