@@ -50,7 +50,7 @@ class LocalLevel {
   std::string SpareFile(uint64_t bytes);
   bool Has(const SharedMemory& memory) const { return memory.path().starts_with(place_.run_dir + "/"); }
   // OK if the directory has room for a shard of each rank that shares it, and their parity. Errors: NoSpace
-  // with the figures. `exists`: the memory of the shard is there already.
+  // with the figures. `exists`: the shard is in memory there.
   Status CheckRoom(uint64_t shard_bytes, bool exists = false) const;
   // Removes old steps but those that are in use. `left` is called for what could not be deleted.
   Status Retire(const std::string& nonce, const Complain& left);
