@@ -118,8 +118,8 @@ Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, con
     });
     if (!found.ok() || !found->empty()) return {found.status(), true};
   }
-  std::unique_ptr<Checkpointer> checkpointer;
   std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<Checkpointer> checkpointer;  // ends first: its threads read the trainer's memory
   Status status = Guard([&]() -> Status {
     if (!config.save.empty() || !config.load.empty()) {
       const int device = at::Device(transport.device()).index();

@@ -76,12 +76,12 @@ Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run
   return owner;
 }
 
-// True if another process holds it, or this one does.
+// True if another process holds it, this one does, or that is not known.
 bool IsLocked(FileSystem& fs, const std::string& path) {
   Result<FileLock> lock = fs.OpenLock(path, FileLock::Missing::kError);
-  if (!lock.ok()) return false;
+  if (!lock.ok()) return lock.status().kind() != StatusKind::kNotFound;
   const Result<bool> taken = lock->TryLock(FileLock::How::kExclusive);
-  return taken.ok() && !*taken;
+  return !taken.ok() || !*taken;
 }
 
 // Removes leftovers of saves, memory of processes that were killed, and marks of sessions that were killed

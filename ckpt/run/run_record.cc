@@ -15,6 +15,15 @@ void RunRecord::Start(RunEvent start) {
   if (std::exchange(started_, true)) return;
   start.kind = RunEventKind::kStart;
   Add(std::move(start));
+  AppendWaiting();
+}
+
+void RunRecord::Continue() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(started_, true)) AppendWaiting();
+}
+
+void RunRecord::AppendWaiting() {
   for (const RunEvent& event : std::exchange(waiting_, {})) Append(event);
 }
 

@@ -21,6 +21,8 @@ class RunRecord {
 
   // Once; later calls do nothing. A time of 0 is now.
   void Start(RunEvent start);
+  // Instead of it: the record has that start.
+  void Continue();
 
   // The following wait for the start; without one nothing is written.
 
@@ -36,6 +38,7 @@ class RunRecord {
  private:
   void Add(RunEvent event);
   void Append(const RunEvent& event);
+  void AppendWaiting();
 
   FileSystem& fs_;
   const std::string run_dir_;

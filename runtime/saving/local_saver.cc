@@ -66,6 +66,7 @@ Status LocalSaver::Commit(Save& save) {
 std::shared_ptr<Save> LocalSaver::DrainOf(const Save& save) const {
   auto drain = std::make_shared<Save>();
   drain->info = save.info;
+  if (!save.alarm.empty()) drain->info.history.push_back(save.alarm);
   drain->nonce = save.nonce;
   drain->tensors = save.tensors;
   drain->started = save.started;

@@ -48,7 +48,9 @@ class LocalLevel {
   Result<SharedMemory> NewMemory(uint64_t bytes);
   // A file of this size for parity, likewise. Empty: a new file is better.
   std::string SpareFile(uint64_t bytes);
-  bool Has(const SharedMemory& memory) const { return memory.path().starts_with(place_.run_dir + "/"); }
+  bool Has(const SharedMemory& memory) const {
+    return memory.IsAtItsPath() && memory.path().starts_with(place_.run_dir + "/");
+  }
   // OK if the directory has room for a shard of each rank that shares it, and their parity. Errors: NoSpace
   // with the figures. `exists`: the shard is in memory there.
   Status CheckRoom(uint64_t shard_bytes, bool exists = false) const;

@@ -1,6 +1,7 @@
 // One thread receives the trainer's requests. Another one does the saves, in the order of the requests, and a
 // third one copies local steps to the run. Every request gets one reply. A save also sends "written" before:
-// from then on its memory may be filled again. A save is written while the trainer still fills its memory.
+// from then on its memory may be filled again, unless it has become a file of a local step. A save is written
+// while the trainer still fills its memory.
 
 #include "tools/serve/server.h"
 
@@ -173,7 +174,7 @@ class Server {
     plans_[number] = std::move(plan);
     return OkStatus();
   }
-  // Of plans whose memory a local step has kept: those whose step was removed since.
+  // The plans among these whose memory is not a file of a local step.
   Status Freed(int64_t id, const nlohmann::json& head) {
     nlohmann::json freed = nlohmann::json::array();
     for (const auto number : head.at("plans").get<std::vector<int64_t>>())
@@ -257,7 +258,7 @@ class Server {
   }
 
   // The step goes to the nodes, and from there to the run in parallel with the next ones. If it cannot be
-  // saved on the nodes, it goes to the run directly, if it was to go there.
+  // saved on the nodes, it goes to the run directly, if it was to go there and copies do not differ.
   void FlushToNodes(int64_t id, const std::shared_ptr<RunningSave>& running,
                     const std::shared_ptr<SaveInput>& input) {
     StepSave& save = running->save;
@@ -268,14 +269,16 @@ class Server {
     });
     const double written = running->watch.Seconds();
     if (local.ok()) {
-      socket_.Send({{{"id", id}, {"event", save.keeps_memory() ? "kept" : "written"}}, {}});
+      socket_.Send({{{"id", id}, {"event", "written"}}, {}});
       if (running->durable) running->level->Use(save.step());
       std::vector<std::string> left;
       const auto add = [&](const Status& why) { left.emplace_back(why.message()); };
       if (const Status retired = running->level->Retire(save.nonce(), add); !retired.ok()) add(retired);
       if (!running->durable) return Saved(id, *running, written, written, left);
     }
-    if (!local.ok() && (!running->durable || !running->begun.ok())) return FailUnless(id, *running, local);
+    const bool again = running->durable && running->begun.ok() &&
+                       local.message().find(kCopiesDiffer) == std::string_view::npos;
+    if (!local.ok() && !again) return FailUnless(id, *running, local);
     Push(copies_, [this, id, running, input, local, written] {
       const Status saved = Caught([&]() -> Status {
         if (local.ok()) {
@@ -300,7 +303,8 @@ class Server {
     if (const auto run = runs_.At(running.run_dir); running.durable && run.ok()) {
       (*run)->record.Saved(running.save.step(), running.waits ? durable : running.stall_seconds.load(),
                            durable);
-      (*run)->copies.Copied(durable);
+      if (running.level)
+        (*run)->copies.Copied(durable, failures_(running.run_dir, !running.level->place().group.empty()));
     }
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
@@ -314,11 +318,8 @@ class Server {
   Status Every(int64_t id, const nlohmann::json& head) {
     const auto run_dir = head.at("run").get<std::string>();
     CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(run_dir));
-    const std::lock_guard lock(levels_mutex_);
-    const auto level = levels_.find(run_dir);
-    if (level == levels_.end() || !level->second) return Corrupt("the run has no local level");
-    const bool parity = !level->second->place().group.empty();
-    const auto every = run->copies.Choose([&] { return failures_(run_dir, parity); });
+    if (!LevelOf(run_dir)) return Corrupt("the run has no local level");
+    const auto every = run->copies.Choose();
     Reply(id, {{{"every", every.value_or(0)}}, {}});
     return OkStatus();
   }

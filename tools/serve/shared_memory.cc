@@ -40,7 +40,10 @@ Result<SharedMemory> SharedMemory::MakeFile(FileSystem& fs, const std::string& p
   CAIRN_ASSIGN_OR_RETURN(const bool locked, lock.TryLock(FileLock::How::kExclusive));
   if (!locked) return AlreadyExists("{} is in use", path);
   memory.file_.reset(new NamedFile{fs, std::move(lock)});
-  if (::fallocate(memory.descriptor(), 0, 0, static_cast<off_t>(bytes)) != 0) return NoMemory(bytes, errno);
+  int error = 0;
+  do error = ::fallocate(memory.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  while (error == EINTR);
+  if (error != 0) return NoMemory(bytes, error);
   return Map(std::move(memory), bytes);
 }
 
@@ -55,7 +58,7 @@ Result<SharedMemory> SharedMemory::Map(SharedMemory memory, uint64_t bytes) {
 
 bool SharedMemory::IsHeld() const {
   struct stat facts;
-  return file_ && ::fstat(descriptor(), &facts) == 0 && facts.st_nlink > 1;
+  return file_ && (!IsAtItsPath() || ::fstat(descriptor(), &facts) != 0 || facts.st_nlink > 1);
 }
 
 }  // namespace cairn

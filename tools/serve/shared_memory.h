@@ -30,7 +30,9 @@ class SharedMemory {
   std::span<std::byte> bytes() const { return mapping_.bytes(); }
   int descriptor() const { return file_ ? file_->lock.fd().get() : descriptor_.get(); }
   std::string path() const { return file_ ? file_->lock.path() : ""; }
-  // True if the file has other names: a step has it.
+  // False: nobody else may give the file another name.
+  bool IsAtItsPath() const { return file_ && file_->lock.IsAtItsPath(); }
+  // True if a step has the file, or may have it.
   bool IsHeld() const;
 
  private:

@@ -59,9 +59,10 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
   if (!(patience > 0 && patience <= kMaxPatience)) return Corrupt("a deadline of {} s", patience);
   request.patience = std::chrono::seconds(static_cast<int64_t>(patience));
   if (const auto start = said.find("start"); start != said.end())
-    request.start = {.time = start->at("time").get<double>(),
-                     .seconds = start->at("seconds").get<double>(),
-                     .local_step = start->value("local_step", int64_t{-1})};
+    request.start = {.time = start->value("time", 0.0),
+                     .seconds = start->value("seconds", 0.0),
+                     .local_step = start->value("local_step", int64_t{-1}),
+                     .again = start->value("again", false)};
   if (request.run_dir.empty() || request.step < 0 ||
       !ParseMarkedDirName(PartialDirName(request.step, request.nonce)) || request.rank < 0 ||
       request.rank >= request.world || request.world > kMaxWorld)
@@ -140,7 +141,6 @@ Status StepSave::SaveLocally(SavePlan& plan, const SaveValues& values, const Sav
   const Result<SavePart> part = written.ok() ? Result<SavePart>(now_.part) : written;
   CAIRN_RETURN_IF_ERROR(save.Commit(part, std::move(offers), seal));
   local_step_ = save.step_dir();
-  keeps_memory_ = IsInPlace(plan, options);
   if (!leads()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
   run->Committed(commit_);
@@ -360,12 +360,11 @@ Status StepSave::CompareCopies(const SaveOptions& options, const std::vector<nlo
                          }));
   if (!verdict.alarm.empty()) CAIRN_RETURN_IF_ERROR(RecordAlarm(verdict.alarm));
   if (!verdict.alarm.empty() && !options.copies_may_differ) return Aborted("{}", verdict.alarm);
-  if (!verdict.lost.empty() && !options.copies_may_differ) return InvalidArgument("{}", verdict.lost);
+  if (!verdict.lost.empty()) return InvalidArgument("{}", verdict.lost);
   for (const std::string& note : verdict.notes)
     if (equal_.IsNew(note)) ReportLine(fmt::format("step {}: {}", request_.step, note));
   now_.differences = std::move(verdict.notes);
-  for (std::string* difference : {&verdict.alarm, &verdict.lost})
-    if (!difference->empty()) now_.differences.push_back(std::move(*difference));
+  if (!verdict.alarm.empty()) now_.differences.push_back(std::move(verdict.alarm));
   return OkStatus();
 }
 
@@ -436,6 +435,7 @@ void StepSave::RecordStart(const std::vector<SavePart>& parts, const std::option
   const auto run = runs_.At(request_.run_dir);
   if (!request_.start || !run.ok()) return;
   const TrainingStartTold& told = *request_.start;
+  if (told.again) return (*run)->record.Continue();
   std::set<std::string> hosts;
   for (const SavePart& part : parts)
     hosts.insert(part.note.empty() ? HostName() : nlohmann::json::parse(part.note).value("host", ""));

@@ -41,6 +41,7 @@ struct TrainingStartTold {
   double time = 0;          // seconds since 1970, when it had loaded what it resumes from
   double seconds = 0;       // from its launch until then
   int64_t local_step = -1;  // that it resumed from
+  bool again = false;       // the run's events have it, by a helper that died
 };
 
 struct SaveRequest {
@@ -50,7 +51,7 @@ struct SaveRequest {
   int rank = 0;
   int world = 1;
   std::chrono::seconds patience{600};      // with ranks that make no progress
-  std::optional<TrainingStartTold> start;  // nullopt: the run's events have it
+  std::optional<TrainingStartTold> start;  // nullopt: it is not for the run's events
 
   // {"run", "step", "nonce", "rank", "world", "deadline"?, "start"?}. Errors: Corrupt.
   static Result<SaveRequest> Parse(const nlohmann::json& said);
@@ -103,8 +104,6 @@ class StepSave : private SaveMessages {
   // Abandons the save, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
   bool alone() const { return rendezvous_.team().alone(); }
-  // True if the plan's memory is a file of the local step now: it must not change before that is removed.
-  bool keeps_memory() const { return keeps_memory_; }
   // What the trainer received by the job's store: {"opened": true}, {"saved": true} or {"failed": why}. Any
   // thread may call it.
   void Hear(const nlohmann::json& news);
@@ -164,7 +163,6 @@ class StepSave : private SaveMessages {
   Committer committer_;  // of all ranks; only rank 0 commits
   const Rendezvous rendezvous_;
   const std::shared_ptr<LocalLevel> level_;
-  bool keeps_memory_ = false;
   bool entered_ = false;  // the rendezvous; its directory may be gone since
   StepIdentity identity_;
   std::optional<JobSave> job_;  // since EnterRoom

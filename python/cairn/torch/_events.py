@@ -24,9 +24,9 @@ def resumed(run: str, local_step: int) -> None:
 
 
 def start_of(run: str) -> dict:
-    """The fields of "begin" for the first save into the run: when the training began, and what that took."""
+    """The fields of "begin": when the training began, and what that took, until the run has them."""
     if run in _recorded:
-        return {}
+        return {"start": {"again": True}}
     _watch_exit()
     launched = _launched()
     ready = max(_origins.read_at or _imported, launched)

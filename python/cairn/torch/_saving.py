@@ -275,7 +275,7 @@ class Save:
         _origins.tell(self._helper)
         saved = self._helper.request(
             "write",
-            on_event=lambda event: self._written(handle, staged, event == "kept"),
+            on_event=lambda event: self._written(handle, staged),
             nonce=self._nonce,
             plan=staged.segment.plan,
             tail=tail,
@@ -306,8 +306,7 @@ class Save:
         _settle(handle.staged)
 
     @staticmethod
-    def _written(handle: SaveHandle, staged: Staged, kept: bool = False) -> None:
-        staged.segment.kept = staged.segment.kept or kept
+    def _written(handle: SaveHandle, staged: Staged) -> None:
         staged.release()
         _settle(handle.written)
 
@@ -329,10 +328,7 @@ class Save:
     def _raise_alarm(self, alarm: CopiesDiffer) -> None:
         logger.critical("step %d: %s", self._step, alarm)
         if self._options.on_alarm is not None:
-            try:
-                self._options.on_alarm(alarm)
-            except Exception:
-                logger.exception("on_alarm failed")
+            threading.Thread(target=self._options.on_alarm, args=(alarm,), name="cairn-alarm").start()
 
     def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:
         if self._begun.done():  # the error of "begin" says more than that of "write"

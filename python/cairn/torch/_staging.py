@@ -38,13 +38,14 @@ def map_bytes(fd: int, size: int) -> torch.Tensor:
 class Segment:
     """One of the helper's plans, with its memory.
 
-    ``written``: done when a save no longer needs the memory. ``kept``: it is a file of a step, and stays as
-    it is until the helper frees it.
+    ``written``: done when a save no longer needs the memory. ``kept``: it is a file of a step, as far as
+    known, and must stay as it is.
     """
 
     def __init__(self, helper: Helper, key: tuple, layout: Layout, rank: int, world: int, run: str):
         self.plan = helper.next_number()
         self.key = key
+        self.run = run
         self.kept = False
         self.written: Future = Future()
         self.written.set_result(None)
@@ -142,10 +143,11 @@ class Segments:
             return segment, segment.written
 
     def _take_back(self) -> None:
-        kept = {segment.plan: segment for segment in self._all if segment.kept}
-        if kept:
-            for plan in self.helper.ask("freed", plans=list(kept)).fields["plans"]:
-                kept[plan].kept = False
+        of_nodes = {segment.plan: segment for segment in self._all if segment.run and segment.written.done()}
+        if of_nodes:
+            freed = self.helper.ask("freed", plans=list(of_nodes)).fields["plans"]
+            for plan, segment in of_nodes.items():
+                segment.kept = plan not in freed
 
     def _free(self, key: tuple) -> Optional[Segment]:
         while True:
