@@ -1,7 +1,7 @@
 // First the envelope is filled in, apart from the catalog. Then the data goes out in windows: wait until the
 // snapshot has filled one, start its write, and take its digests while that is in flight. The catalog holds
 // the digests, so it comes last; it lies behind all data. The receipt is made after the sync: a receipt
-// proves that the file was synced.
+// proves that the file was synced. An image that is a file's memory only gets its name, at the end.
 
 #include "ckpt/step/shard_image.h"
 

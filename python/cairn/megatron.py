@@ -44,7 +44,7 @@ from cairn.torch._objects import PickleRefused
 from cairn.torch._options import Options
 from cairn.torch._planner import LoadMismatch
 from cairn.torch._reader import TorchOpened, box_of
-from cairn.torch._saving import Save, SaveHandle, stage
+from cairn.torch._saving import Save, SaveHandle
 
 BACKEND = "cairn"  # in metadata.json: a Megatron without Cairn reports it as unknown
 COMMON = "common.pt"
@@ -95,7 +95,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         options = Options(compress=self._compress, deadline=self._deadline, state=state)
         save = Save(directory, _step_of(directory), options, log, events=False)
         try:
-            return save.hand_over(stage(layout_of(sharded_state_dict), run=save.local_run))
+            return save.hand_over(save.stage(layout_of(sharded_state_dict)))
         except BaseException as error:
             save.abort(error)
             raise

@@ -14,7 +14,6 @@ class CopySums {
   CopySums() = default;
   // Values on a GPU are left out: a training has one GPU.
   CopySums(const StateBuffers& buffers, const Topology& topology, int rank);
-  bool empty() const { return values_.empty(); }
   // The sums of now, as JSON. `bases`: the memory of each part of the buffers.
   std::string Take(const std::vector<const std::byte*>& bases) const;
 

@@ -26,7 +26,7 @@ struct NodePart {
   std::vector<std::string> elsewhere;  // those that other nodes should have
   std::vector<Group> groups;
 
-  // "any 3 of shard-00000.h5 to shard-00003.h5", for each group; empty without parity.
+  // "any 1 of shard-00000.h5, shard-00001.h5", for each group; empty without parity.
   std::string RebuiltFrom() const;
 };
 

@@ -50,7 +50,9 @@ std::string ListOfSteps(const std::map<int64_t, std::string>& steps) {
 }
 
 // A training's local steps on this node.
-bool IsOfNode(FileSystem& fs, const std::string& directory) { return ReadLocalOwner(fs, directory).ok(); }
+bool IsOfNode(FileSystem& fs, const std::string& directory) {
+  return fs.Stat(JoinPath(directory, kLocalOwnerName)).ok() && ReadLocalOwner(fs, directory).ok();
+}
 
 // A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40.
 bool HasOwnState(const std::vector<std::string>& names) {

@@ -21,7 +21,7 @@ from cairn.torch._options import Every, OnCopies, OnError, Options
 from cairn.torch._ownership import Experts, Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader, TorchOpened, Whole
-from cairn.torch._saving import Save, Saved, SaveHandle, failures, stage
+from cairn.torch._saving import Save, Saved, SaveHandle, failures
 
 Path = Union[str, os.PathLike]
 
@@ -84,10 +84,7 @@ def begin(
     try:
         save = Save(dir, step, options, log, events)
         planner.set_up_planner({key: _state_of(value) for key, value in state_dict.items()})
-        layout = planner.layout()
-        if options.copies == "off":
-            layout.copies = []
-        return save.hand_over(stage(layout, optimizer, save.local_run))
+        return save.hand_over(save.stage(planner.layout(), optimizer))
     except BaseException as error:
         if save is not None:
             save.abort(error)

@@ -101,7 +101,7 @@ class Recipe:
         self._copies: list = []  # (item, group, part, number) of a Copy
         numbers: dict = {}
         mappings = _private.mappings(planner)
-        keys = getattr(planner, "keys", {})
+        keys, state = getattr(planner, "keys", {}), getattr(planner, "state_dict", {})
         copies: list = []  # (item, group)
         learned = Learned(mappings.values())
         for item in items:
@@ -114,8 +114,7 @@ class Recipe:
             if data is not None:
                 check(item.index.fqn, planner.resolve_data(item))
             if data is not None and ownership is not None:
-                value = planner.state_dict[item.index.fqn]
-                group = ownership.group(item.index.fqn, value, learned.has(named))
+                group = ownership.group(item.index.fqn, state[item.index.fqn], learned.has(named))
                 if group is not None and data.chunk.sizes.numel():
                     copies.append((item, group))
             if data is None or _is_small(item, data):
@@ -133,7 +132,7 @@ class Recipe:
         for item, group in copies:
             part = ",".join(map(str, (item.index.fqn, *item.tensor_data.chunk.offsets)))
             self._copies.append((item, (group, part), places.get(id(item))))
-        self._mesh = mesh_text(getattr(planner, "state_dict", {}).values(), _job.rank_and_world()[1])
+        self._mesh = mesh_text(state.values(), _job.rank_and_world()[1])
 
     def _add_tensor(
         self,

@@ -218,7 +218,7 @@ class Save:
         self._rank, world = _job.rank_and_world()
         level, every, seconds = options.level, options.every, options.seconds
         local = level is not None and _local.opened(self._helper, run, level, self._nonce, seconds)
-        self.local_run = run if local else ""
+        self._local_run = run if local else ""
         self._begun = self._helper.request(
             "begin",
             local=local,
@@ -234,6 +234,12 @@ class Save:
         )
         self._news = _job.News(self._nonce, self._hear) if world > 1 else None
         self._begun.add_done_callback(self._opened)
+
+    def stage(self, layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
+        """The function stage, with the options of this save."""
+        if self._options.copies == "off":
+            layout.copies = []
+        return stage(layout, optimizers, self._local_run)
 
     def abort(self, error: BaseException) -> None:
         """Tells the other ranks why this rank saves nothing."""

@@ -93,7 +93,7 @@ class CairnWriter(StorageWriter):
             raise ValueError("with no_dist=True each rank would write all; give planner=CairnPlanner()")
         save = Save(self._directory, self._step, self._options, log=False)
         try:
-            handle = self._handle = save.hand_over(_staged_by(planner, plan, save.local_run))
+            handle = self._handle = save.hand_over(_staged_by(planner, plan, save))
         except BaseException as error:
             save.abort(error)
             raise
@@ -114,10 +114,10 @@ class CairnWriter(StorageWriter):
         return "://" not in os.fspath(checkpoint_id)
 
 
-def _staged_by(planner: SavePlanner, plan: SavePlan, run: str) -> Staged:
+def _staged_by(planner: SavePlanner, plan: SavePlan, save: Save) -> Staged:
     if not isinstance(planner, CairnPlanner):
-        return stage(Recipe(plan.items, planner, None).layout(planner), run=run)
-    return planner.staged or stage(planner.layout(), run=run)
+        return save.stage(Recipe(plan.items, planner, None).layout(planner))
+    return planner.staged or save.stage(planner.layout())
 
 
 class CairnStager(AsyncStager):
