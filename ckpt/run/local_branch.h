@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "ckpt/base/status.h"
+#include "ckpt/io/file_system.h"
 #include "ckpt/run/branch.h"
 
 namespace cairn {
