@@ -251,10 +251,8 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
     memory.push_back(part.data);
   }
   if (config_.copies != "off")
-    save->copies = sums_ = std::async(std::launch::async, [this, memory] {
-                             BecomeBackgroundThread();
-                             return copy_sums_.Take(memory);
-                           }).share();
+    save->copies = sums_ =  // in the foreground: the next optimizer step waits for it
+        std::async(std::launch::async, [this, memory] { return copy_sums_.Take(memory); }).share();
   slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // unlike the rest, it changes at once
   bases.push_back({reinterpret_cast<const std::byte*>(slot.rng_state.data()), false});
   if (lazy()) {
