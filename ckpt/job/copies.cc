@@ -136,8 +136,7 @@ Result<Copies::Verdict> Copies::Compare(EqualCopies& equal, const ReadFile& read
   if (!lost.empty())
     verdict.lost = fmt::format(
         "{}, and only one rank's would be saved; for different experts, make them DTensors or name their "
-        "mesh "
-        "by experts=; else replicas= names the ranks that hold the same",
+        "mesh by experts=; else replicas= names the ranks that hold the same",
         Counted(lost));
   return verdict;
 }

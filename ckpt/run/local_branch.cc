@@ -35,6 +35,14 @@ Status NoteLocalBranch(FileSystem& fs, const std::string& run_dir, int64_t branc
   return ReplaceSmallFile(fs, JoinPath(run_dir, kLocalNoteName), json.dump() + "\n");
 }
 
+Status NoteLocalBranch(FileSystem& fs, const std::string& run_dir, const Descent& descent, int64_t& noted) {
+  const int64_t branch = std::ssize(descent.branches);
+  if (noted >= branch) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs, run_dir, branch));
+  noted = branch;
+  return OkStatus();
+}
+
 Descent AfterLocalBranch(Descent next, int64_t step, const std::string& run,
                          const std::optional<BranchedStep>& newest, int64_t local_branch) {
   const auto behind = [&] { return static_cast<int64_t>(next.branches.size()) <= local_branch; };

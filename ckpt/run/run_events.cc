@@ -29,13 +29,11 @@ std::string LineOf(const RunEvent& event) {
     case RunEventKind::kSave:
       line.update({{"step", event.step}, {"stall", event.stall}, {"seconds", event.seconds}});
       break;
-    case RunEventKind::kNotSaved:
-      line.update({{"step", event.step}, {"why", event.why}});
-      break;
     case RunEventKind::kEnd:
       line["how"] = event.how;
       if (!event.why.empty()) line["why"] = event.why;
       break;
+    case RunEventKind::kNotSaved:
     case RunEventKind::kAlarm:
       line.update({{"step", event.step}, {"why", event.why}});
   }

@@ -50,10 +50,7 @@ Status LocalSaver::Commit(Save& save) {
   Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, local.partial(), save, direct_) : made;
   save.written_seconds = SecondsSince(save.started);
   const auto seal = [&](const std::vector<SavePart>& parts) -> Result<StepSeal> {
-    if (const int64_t branch = std::ssize(save.info.descent.branches); noted_branch_ < branch) {
-      CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, run_dir_, branch));
-      noted_branch_ = branch;
-    }
+    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, run_dir_, save.info.descent, noted_branch_));
     return SealOf(save, parts, views_);
   };
   CAIRN_RETURN_IF_ERROR(local.Commit(

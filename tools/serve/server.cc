@@ -233,7 +233,7 @@ class Server {
     CAIRN_ASSIGN_OR_RETURN(input->values.groups, GroupsOf(request));
     input->values.late = request.head.value("copies", false);
     save->input = input;
-    save->end = input->plan->memory.bytes().size() + (input->values.late ? 1 : 0);
+    save->end = EndOf(*input->plan, input->values);
     if (save->end > 0) filling_[begun->first] = save;
     begun_.erase(begun);
     Push(saves_, [this, id, save, input] {

@@ -43,11 +43,11 @@ Status UncoveredTensor(const Status& why) {
       why.message());
 }
 
+}  // namespace
+
 uint64_t EndOf(const SavePlan& plan, const SaveValues& values) {
   return plan.memory.bytes().size() + (values.late ? 1 : 0);
 }
-
-}  // namespace
 
 Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
   SaveRequest request{.run_dir = said.at("run").get<std::string>(),
@@ -420,10 +420,8 @@ Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
   CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
   info.descent = AfterLocalBranch(NextDescent(request_.step, identity_.run, newest, origin), request_.step,
                                   identity_.run, newest, run->unseen_branch);
-  if (const int64_t branch = std::ssize(info.descent.branches); now_.local && run->noted_branch < branch) {
-    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, request_.run_dir, branch));
-    run->noted_branch = branch;
-  }
+  if (now_.local)
+    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, request_.run_dir, info.descent, run->noted_branch));
   RecordStart(parts, origin);
   Result<StepSeal> seal = MakeSeal(info, now_.state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());

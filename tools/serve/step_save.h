@@ -36,7 +36,7 @@
 
 namespace cairn {
 
-// A start of a training, as its trainer tells it with the first save into a run.
+// The start of a training, which its trainer reports with the first save into a run.
 struct TrainingStartTold {
   double time = 0;          // seconds since 1970, when it had loaded what it resumes from
   double seconds = 0;       // from its launch until then
@@ -74,6 +74,9 @@ struct SaveValues {
   bool late = false;
   nlohmann::json copies = nlohmann::json::object();
 };
+// Where the filling of a save ends: at the end of the plan's memory, or one byte later with the sums of
+// copies.
+uint64_t EndOf(const SavePlan& plan, const SaveValues& values);
 
 class StepSave : private SaveMessages {
  public:
