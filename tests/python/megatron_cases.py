@@ -4,7 +4,6 @@ optimizer and the schedule are those of tests/interop."""
 import os
 import pathlib
 import random
-import signal
 import sys
 
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # which would compile fused functions of Megatron's for a minute
@@ -262,7 +261,7 @@ def dies(rank, world, directory):
     training.train(1)
     queue = AsyncCallsQueue()
     if rank == 1:
-        cairn.megatron.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
+        ranks.die_before(cairn.torch._saving.Save, "stage")
     queue.schedule_async_request(training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy(deadline=60), async_sharded_save=True))
     request = queue.async_calls[0].async_request
     ranks.refused(SaveFailed, "rank 1", request.finalize_fns[0])

@@ -51,6 +51,17 @@ def refused(kind, words, attempt, *given, **named):
         raise AssertionError(f"done, without a word of {words}")
 
 
+def before(owner, name, act):
+    """From now on `owner.name` calls act() first. AttributeError if the owner has no such name."""
+    call = getattr(owner, name)
+    setattr(owner, name, lambda *given, **named: (act(), call(*given, **named))[1])
+
+
+def die_before(owner, name):
+    """The process that calls `owner.name` dies, as if its node had lost power."""
+    before(owner, name, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
 def check_equal(found, expected):
     """Equal names, types and values of tensors."""
     import torch  # here: a test may have a torch of its own

@@ -14,7 +14,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE)]
 
 import cairn.torch  # noqa: E402
-import cairn.torch._api  # noqa: E402
 import numpy  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
@@ -280,7 +279,7 @@ def resume(rank, world, directory):
 
 def rank_dies(rank, world, directory):
     """Rank 2 is killed between its begin and its save; the others get an error, and the step before is whole."""
-    dies(rank, world, directory, "dies", cairn.torch._api, "stage")
+    dies(rank, world, directory, "dies", cairn.torch._saving.Save, "stage")
 
 
 def rank_dies_while_it_copies(rank, world, directory):
@@ -288,12 +287,12 @@ def rank_dies_while_it_copies(rank, world, directory):
     dies(rank, world, directory, "dies_copying", cairn.torch._device, "copy_on_one_thread")
 
 
-def dies(rank, world, directory, name, module, function):
+def dies(rank, world, directory, name, owner, call):
     join(rank, world, directory, name)
     job = training(whole, rank)
     cairn.torch.save(job.state_dict(), f"{directory}/{name}", 1)
     if rank == 2:
-        setattr(module, function, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        ranks.die_before(owner, call)
     begin = time.monotonic()
     try:
         cairn.torch.async_save(job.state_dict(), f"{directory}/{name}", 2, optimizer=job.optimizer, deadline=60).result()
@@ -337,9 +336,8 @@ def rank_refuses(rank, world, directory):
 def helper_dies(rank, world, directory):
     """The helper of rank 1, which leaves no message in the directory: its trainer informs the others."""
     join(rank, world, directory, "helper_dies")
-    stage = cairn.torch._api.stage
     if rank == 1:
-        cairn.torch._api.stage = lambda *arguments: (os.kill(cairn._helper.helper().pid, signal.SIGKILL), stage(*arguments))[1]
+        ranks.before(cairn.torch._saving.Save, "stage", lambda: os.kill(cairn._helper.helper().pid, signal.SIGKILL))
     try:
         cairn.torch.save({"w": torch.ones(9000)}, f"{directory}/helper_dies", 1)
     except cairn.torch.SaveFailed as error:
