@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -18,38 +19,63 @@ namespace {
 
 constexpr size_t kMaxAddresses = 16;
 
-std::string TextOf(in_addr address) {
-  std::array<char, INET_ADDRSTRLEN> text{};
-  return inet_ntop(AF_INET, &address, text.data(), text.size());
-}
+struct OwnAddress {
+  std::string interface;
+  in_addr address;
+  bool loopback;
 
-// This host's addresses, or the loopback's if it has no other.
-std::vector<std::string> OwnAddresses() {
+  std::string Text() const {
+    std::array<char, INET_ADDRSTRLEN> text{};
+    return inet_ntop(AF_INET, &address, text.data(), text.size());
+  }
+};
+
+std::vector<OwnAddress> OwnAddresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
-  std::vector<std::string> addresses, loopback;
+  std::vector<OwnAddress> addresses;
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || !(each->ifa_flags & IFF_UP))
       continue;
-    auto& into = (each->ifa_flags & IFF_LOOPBACK) ? loopback : addresses;
-    into.push_back(TextOf(reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr));
+    addresses.push_back({each->ifa_name, reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr,
+                         (each->ifa_flags & IFF_LOOPBACK) != 0});
   }
-  return addresses.empty() ? loopback : addresses;
+  return addresses;
+}
+
+// Those of the interface; without a name those of all, and the loopback's only if there is no other.
+Result<std::vector<OwnAddress>> AddressesOf(const std::string& interface) {
+  const std::vector<OwnAddress> all = OwnAddresses();
+  std::vector<OwnAddress> chosen;
+  for (const OwnAddress& each : all)
+    if (interface.empty() ? !each.loopback : each.interface == interface) chosen.push_back(each);
+  if (interface.empty() && chosen.empty()) chosen = all;
+  if (!chosen.empty()) return chosen;
+  if (all.empty()) return IoError("no network interface has an IPv4 address");
+  std::vector<std::string> known;
+  for (const OwnAddress& each : all) known.push_back(fmt::format("{} ({})", each.interface, each.Text()));
+  return InvalidArgument("{}={}: this host has no such network interface with an IPv4 address, but {}",
+                         kInterfaceVariable, interface, fmt::join(known, ", "));
 }
 
 }  // namespace
 
 Result<std::pair<UniqueFd, std::string>> OpenPlace(int type) {
+  const char* const named = std::getenv(kInterfaceVariable);
+  const std::string interface = named != nullptr ? named : "";
+  CAIRN_ASSIGN_OR_RETURN(std::vector<OwnAddress> addresses, AddressesOf(interface));
+  if (!interface.empty()) addresses.resize(1);
+  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_ANY)}, .sin_zero = {}};
+  if (!interface.empty()) at.sin_addr = addresses[0].address;
   UniqueFd fd(socket(AF_INET, type | SOCK_CLOEXEC, 0));
-  sockaddr_in any{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_ANY)}, .sin_zero = {}};
-  socklen_t length = sizeof(any);
-  if (!fd.ok() || bind(fd.get(), reinterpret_cast<sockaddr*>(&any), length) != 0 ||
-      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0)
+  socklen_t length = sizeof(at);
+  if (!fd.ok() || bind(fd.get(), reinterpret_cast<sockaddr*>(&at), length) != 0 ||
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &length) != 0)
     return IoError("no socket: {}", strerror(errno));
-  const std::vector<std::string> addresses = OwnAddresses();
-  if (addresses.empty()) return IoError("no network interface has an IPv4 address");
-  return std::pair(std::move(fd), fmt::format("{} {}", ntohs(any.sin_port), fmt::join(addresses, " ")));
+  std::vector<std::string> texts;
+  for (const OwnAddress& each : addresses) texts.push_back(each.Text());
+  return std::pair(std::move(fd), fmt::format("{} {}", ntohs(at.sin_port), fmt::join(texts, " ")));
 }
 
 std::vector<sockaddr_in> ParsePlace(const std::string& place) {

@@ -134,6 +134,23 @@ TEST(PeerRanks, ALateRankIsNamedAndOneThatHasEndedAtOnce) {
   }
 }
 
+TEST(SocketPlace, IsOfTheInterfaceThatIsNamed) {
+  ASSERT_EQ(::setenv(kInterfaceVariable, "lo", 1), 0);
+  const auto of_loopback = OpenPlace(SOCK_STREAM);
+  ASSERT_EQ(::setenv(kInterfaceVariable, "no-such", 1), 0);
+  const auto of_none = OpenPlace(SOCK_STREAM);
+  ASSERT_EQ(::unsetenv(kInterfaceVariable), 0);
+  ASSERT_TRUE(of_loopback.ok()) << of_loopback.status().message();
+  EXPECT_TRUE(of_loopback->second.ends_with(" 127.0.0.1")) << of_loopback->second;
+  sockaddr_in bound{};
+  socklen_t length = sizeof(bound);
+  ASSERT_EQ(::getsockname(of_loopback->first.get(), reinterpret_cast<sockaddr*>(&bound), &length), 0);
+  EXPECT_EQ(bound.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+  EXPECT_EQ(of_none.status().kind(), StatusKind::kInvalidArgument);
+  for (const char* words : {"CAIRN_SOCKET_IFNAME=no-such", "lo (127.0.0.1)"})
+    EXPECT_NE(of_none.status().message().find(words), std::string::npos) << of_none.status().message();
+}
+
 // Who does not know the secret is not answered, whatever he sends, and does not disturb the others.
 TEST(PeerFiles, AStrangerIsNotAnswered) {
   PeerWorld world(1, 10);
