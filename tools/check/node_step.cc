@@ -30,7 +30,11 @@ class PartChecker {
     part_.manifest = *manifest;
     if (hash_) ReadCatalog();
     for (const ManifestFile& file : manifest->files) CheckFile(file);
-    if (part_.here.empty() && !part_.elsewhere.empty())
+    const int world = manifest->topology.world();
+    for (int rank = 0; rank < world; ++rank)  // one without a shard has parity, too
+      if (const std::string name = ParityNameOf(ShardName(rank)); Exists(name)) CheckParity(name);
+    const size_t shards = part_.here.size() + part_.elsewhere.size();
+    if (part_.here.empty() && part_.groups.empty() && shards == static_cast<size_t>(world))
       report_.problems.push_back({directory_, {}, "", "none of the step's shards is here"});
     for (const std::string& shard : part_.here)
       if (!part_.groups.empty() && !Exists(ParityNameOf(shard)))
@@ -73,7 +77,6 @@ class PartChecker {
       VerifyBytes(file);
     }
     if (of_rank && info.ok()) part_.here.push_back(file.name);
-    if (parity) CheckParity(ParityNameOf(file.name));
   }
 
   void VerifyBytes(const ManifestFile& file) {
@@ -127,7 +130,13 @@ std::string NodePart::RebuiltFrom() const {
 
 NodePart CheckNodePart(FileSystem& fs, const std::string& directory, bool hash, VerifyReport& report,
                        const std::function<void(uint64_t)>& progress) {
-  return PartChecker(fs, directory, hash, report, progress).Check();
+  const Result<FileInfo> before = fs.Stat(directory);
+  NodePart part = PartChecker(fs, directory, hash, report, progress).Check();
+  const Result<FileInfo> after = fs.Stat(directory);
+  const bool same =
+      before.ok() && after.ok() && before->device == after->device && before->inode == after->inode;
+  if (!report.good() && !same) report = {.trouble = NotFound("{} was removed while it was read", directory)};
+  return part;
 }
 
 }  // namespace cairn

@@ -138,6 +138,7 @@ RunListing ListNode(FileSystem& fs, const Place& place) {
     if (const auto names = fs.List(found.path); names.ok()) listing.times = TimesOf(fs, found.path, *names);
     VerifyReport report;
     listing.part = CheckNodePart(fs, found.path, /*hash=*/false, report);
+    if (report.trouble.kind() == StatusKind::kNotFound) continue;  // removed meanwhile
     listing.manifest = listing.part->manifest;
     listing.state = report.good() ? "whole here" : "damaged here";
     if (!report.good()) listing.trouble = report.status().message();
