@@ -1,6 +1,6 @@
 // cairn-train: one rank of a training. Errors end as one line on stderr and status 2, a training that
 // diverged, or whose ranks hold different copies of a tensor, as one line and status 1, one that lost a peer
-// with kExitLostPeer.
+// or gave up its local steps with kExitLostPeer.
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -139,6 +139,7 @@ Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, con
     checkpointer->record().End(!end.ok() || *end == TrainingEnd::kUnread ? "failed"
                                : *end == TrainingEnd::kDiverged          ? "diverged"
                                : *end == TrainingEnd::kCopiesDiffer      ? "failed"
+                               : *end == TrainingEnd::kGaveUpLocal       ? "failed"
                                                                          : "done",
                                std::string(end.status().message()));
   if (!end.ok()) return {end.status()};
@@ -214,6 +215,7 @@ int Main(int argc, char** argv) {
                                 : Train(config, tokenizer, topology, *transport, start);
     return outcome.status;
   });
+  if (trained.ok() && outcome.end == TrainingEnd::kGaveUpLocal) return kExitLostPeer;
   if (trained.ok()) return outcome.end == TrainingEnd::kDone ? 0 : kExitCheckFailed;
   if (outcome.together) {
     if (transport->rank() == 0) Complain(trained);

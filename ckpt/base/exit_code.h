@@ -10,7 +10,8 @@ enum ExitCode : int {
   kExitCheckFailed = 1,  // the check failed, the two differ, or the training diverged
   kExitTrouble = 2,      // misuse, or the command could not do its work
 
-  // A rank or a node was lost, or a deadline passed: running the same command again continues the work.
+  // A rank or a node was lost, a deadline passed, or a training gave up its local steps: running the same
+  // command again continues the work.
   // EX_TEMPFAIL of sysexits.h; shells, srun and mpirun do not use it themselves.
   kExitLostPeer = 75,
 };

@@ -101,8 +101,8 @@ std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int
   std::vector<int64_t> retire;
   int64_t healthy = 0;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const bool evidence = !step->unhealthy.empty() && healthy == 0;
-    const bool counts = step->unhealthy.empty() && healthy++ < keep_last;
+    const bool evidence = step->current() && !step->unhealthy.empty() && healthy == 0;
+    const bool counts = step->current() && step->unhealthy.empty() && healthy++ < keep_last;
     if (!counts && !evidence) retire.push_back(step->step);
   }
   std::ranges::reverse(retire);

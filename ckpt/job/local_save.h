@@ -56,8 +56,9 @@ class LocalSave {
   Committer committer_;
 };
 
-// Steps of a local directory that are older than the newest healthy one and not among the newest `keep_last`
-// healthy ones. Bounds the node's memory; the run directory keeps more steps. `steps` is ascending. Pure.
+// Steps of a local directory that are superseded, or older than the newest healthy one and not among the
+// newest `keep_last` healthy ones. Bounds the node's memory; the run directory keeps more steps. `steps` is
+// ascending. Pure.
 std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int64_t keep_last);
 
 // On the leader of a directory: removes these steps, and those that were set aside. `in_use`: one that is

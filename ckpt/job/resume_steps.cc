@@ -34,7 +34,7 @@ std::string ResumeSteps::GivenUp() const {
 }
 
 Result<ResumeSteps> StepsToResume(FileSystem& fs, const std::string& run_dir, const std::string& run,
-                                  const LocalSteps* local_steps) {
+                                  const LocalSteps* local_steps, const std::optional<BranchedStep>& note) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
   CAIRN_ASSIGN_OR_RETURN(const RunSteps in_run, ReadRunSteps(fs, run_dir));
   std::vector<int64_t> local;
@@ -50,21 +50,33 @@ Result<ResumeSteps> StepsToResume(FileSystem& fs, const std::string& run_dir, co
     commits.push_back(fact.commit());
   }
   const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));
-  ResumeSteps found{.steps = {}, .newest = in_run.newest};
+  // Nodes that are not seen may have steps of the note's branch.
+  ResumeSteps found{.steps = {}, .newest = in_run.newest, .unseen_branch = BranchOf(note)};
+  std::optional<BranchedStep> last = in_run.newest;
+  if (note && (!last || *last < *note)) last = note;
+  for (size_t i = 0; i < local.size(); ++i) {
+    if (!last || *last < commits[i]) last = commits[i];
+    if (commits[i].branch() >= BranchOf(note)) found.unseen_branch = -1;
+  }
+  const auto is_current = [&](const BranchedStep& step) {
+    return LineageOf(step, *last) == Lineage::kCurrent;
+  };
   for (size_t i = 0; i < local.size(); ++i)
-    if (!found.newest || *found.newest < commits[i]) found.newest = commits[i];
+    if (is_current(commits[i]) && (!found.newest || *found.newest < commits[i])) found.newest = commits[i];
 
   std::map<std::pair<int64_t, bool>, ResumeStep> current;  // by number and whether it is local
   for (const int64_t step : steps)
     current[{step, false}] = {.step = step, .directory = JoinPath(run_dir, StepDirName(step))};
-  for (const int64_t step : local)
-    current[{step, true}] = {.step = step, .local = true, .drained = current.contains({step, false})};
+  for (const int64_t step : local) current[{step, true}] = {.step = step, .local = true};
   for (size_t i = 0; i < commits.size(); ++i) {
     const std::pair key{commits[i].step, i < local.size()};
-    if (LineageOf(commits[i], *found.newest) == Lineage::kCurrent)
+    if (is_current(commits[i])) {
       current[key].unhealthy = verdicts[i];
-    else
+      current[key].drained = key.second && std::ranges::count(commits, commits[i]) > 1;
+      current[key].commit = commits[i];
+    } else {
       current.erase(key);
+    }
     if (key.second && !current.contains(key)) found.given_up.push_back(key.first);
   }
   for (auto& [key, step] : current | std::views::reverse) found.steps.push_back(std::move(step));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxEventsBytes = 64 << 20;
 constexpr size_t kMostLines = 1000;
-constexpr const char* kKinds[] = {"start", "save", "save_failed", "end", "alarm"};
+constexpr const char* kKinds[] = {"start", "save", "save_failed", "end", "alarm", "gave_up_local"};
 
 std::string PathOf(const std::string& run_dir) { return JoinPath(run_dir, kEventsName); }
 
@@ -36,6 +36,10 @@ std::string LineOf(const RunEvent& event) {
     case RunEventKind::kNotSaved:
     case RunEventKind::kAlarm:
       line.update({{"step", event.step}, {"why", event.why}});
+      break;
+    case RunEventKind::kGaveUpLocal:
+      if (event.step >= 0) line["step"] = event.step;
+      line["why"] = event.why;
   }
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

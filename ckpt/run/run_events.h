@@ -15,7 +15,7 @@ namespace cairn {
 
 inline constexpr std::string_view kEventsName = "events";  // in a run directory
 
-enum class RunEventKind { kStart, kSave, kNotSaved, kEnd, kAlarm };
+enum class RunEventKind { kStart, kSave, kNotSaved, kEnd, kAlarm, kGaveUpLocal };
 
 struct RunEvent {
   RunEventKind kind = RunEventKind::kStart;
@@ -35,7 +35,8 @@ struct RunEvent {
 
   // An end that the training knew of.
   std::string how = {};  // "done", "diverged", "failed"
-  std::string why = {};  // of a failure, also of a save; of an alarm at the save of `step`
+  // Of a failure, also of a save; of an alarm at the save of `step`; of giving up local steps.
+  std::string why = {};
 };
 
 // Oldest first; none if the run has no such file. Events of later versions are left out. Errors: Corrupt with

@@ -8,6 +8,10 @@ namespace {
 
 constexpr int kMostOfAKind = 3;  // saves of a start, and failures of saves
 
+double Now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
 
 void RunRecord::Start(RunEvent start) {
@@ -44,14 +48,18 @@ void RunRecord::Alarm(int64_t step, const std::string& why) {
   Add({.kind = RunEventKind::kAlarm, .step = step, .why = why});
 }
 
+void RunRecord::GaveUpLocal(int64_t step, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  Append({.kind = RunEventKind::kGaveUpLocal, .time = Now(), .step = step, .why = why});
+}
+
 void RunRecord::End(const std::string& how, const std::string& why) {
   const std::lock_guard lock(mutex_);
   Add({.kind = RunEventKind::kEnd, .how = how, .why = why});
 }
 
 void RunRecord::Add(RunEvent event) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  if (event.time == 0) event.time = std::chrono::duration<double>(now).count();
+  if (event.time == 0) event.time = Now();
   if (started_)
     Append(event);
   else

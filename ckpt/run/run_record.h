@@ -32,6 +32,8 @@ class RunRecord {
   void NotSaved(int64_t step, const Status& why);
   // Copies of a tensor differ at the save of `step`.
   void Alarm(int64_t step, const std::string& why);
+  // The steps on the nodes, of which `step` had been resumed from (-1: none). Also without a start.
+  void GaveUpLocal(int64_t step, const std::string& why);
   // `how`: as RunEvent says.
   void End(const std::string& how, const std::string& why);
 

@@ -80,8 +80,13 @@ std::shared_ptr<Heartbeat> StartHeartbeat(ControlPlane& plane, const std::shared
   int first = 0;
   while (!board->Knows(first)) ++first;
   std::shared_ptr<Heartbeat> heartbeat;
-  if (first == plane.rank())
-    if (auto opened = Heartbeat::Open(); opened.ok()) heartbeat = *std::move(opened);
+  if (first == plane.rank()) {
+    auto opened = Heartbeat::Open();
+    if (opened.ok())
+      heartbeat = *std::move(opened);
+    else if (opened.status().kind() == StatusKind::kInvalidArgument)
+      Say("this host sends no heartbeats: " + opened.status().message());
+  }
   const std::vector<std::string> all =
       Take(ShareAll(plane, fmt::format("{} {}", first, heartbeat ? heartbeat->place() : ""), "heartbeats"));
   std::vector<int> first_ranks;

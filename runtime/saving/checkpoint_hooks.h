@@ -64,6 +64,14 @@ class CheckpointHooks {
   // about the step from which a start can resume.
   virtual Result<std::string> GiveUp(const TrainState& state) = 0;
 
+  // Whether Resume() took a step on the nodes, not in the run directory; the same on all ranks.
+  virtual bool ResumedFromNodes() const { return false; }
+
+  // Called if the loss of such a training is not finite: no later start resumes from steps on the nodes, nor
+  // from those that this training has saved. Returns a sentence as GiveUp() does; empty, and nothing has
+  // changed, if there is no other step to resume from.
+  virtual Result<std::string> GiveUpLocal(const TrainState&) { return std::string(); }
+
   // Called once after the last step: returns when everything is durable.
   virtual Status Finish() = 0;
 

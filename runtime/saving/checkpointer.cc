@@ -102,11 +102,11 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   Resumer resumer(options_, run_, local ? &*local : nullptr, *control_, &record_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
   line_.newest = resumer.newest();
-  const bool sees = config_.save.empty() || control_->rank() != 0 || (local && !local->steps().empty());
-  const Result<int64_t> unseen = sees ? -1 : LocalBranch(fs_, config_.save);
-  CAIRN_RETURN_IF_ERROR(Agree(*control_, unseen.status(), "local steps"));
-  line_.unseen_branch = *unseen;
+  line_.unseen_branch = resumer.unseen_branch();
   if (resumed) line_.origin = resumed->commit;
+  const bool gives_up = resumed && resumed->lost_local && control_->rank() == 0;
+  CAIRN_RETURN_IF_ERROR(
+      Agree(*control_, gives_up ? GiveUpAfter(resumed->commit) : OkStatus(), "local steps"));
   // Newer ones could not be used; this training continues without them.
   if (local)
     CAIRN_RETURN_IF_ERROR(
@@ -116,7 +116,8 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   origin_ = {.iteration = resumed->state.iteration,
              .run = resumed->commit.run,
              .session = resumed->state.health.session,
-             .own = resumed->continues};
+             .own = resumed->continues,
+             .local = resumed->from_local};
   if (resumed->continues) newest_saved_ = resumed->state.iteration;
   if (!resumed->durable) undrained_ = resumed->state;
   if (resumed->continues && resumed->durable) stats_.durable_iteration = resumed->state.iteration;
@@ -124,6 +125,14 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
     Say("--no-load-optim applies only to --load; the run's own step continues with its optimizer");
   if (config_.reset_progress && !resumed->continues) return std::optional(BeforeProgress(resumed->state));
   return std::optional(resumed->state);
+}
+
+// No later start resumes from local steps after this one.
+Status Checkpointer::GiveUpAfter(const std::optional<BranchedStep>& commit) {
+  CAIRN_RETURN_IF_ERROR(GiveUpLocalSteps(fs_, config_.save, commit));
+  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs_, config_.save));
+  line_.unseen_branch = BranchOf(note);
+  return OkStatus();
 }
 
 // ---- Save ----
@@ -433,6 +442,32 @@ Status Checkpointer::Condemn(const TrainState& state) {
                             .step = step,
                             .session = health.accused,
                             .bad_iterations = health.bad_iterations});
+}
+
+// What this start has saved came from the local step, too, as did its copy in --save.
+Result<std::string> Checkpointer::GiveUpLocal(const TrainState& state) {
+  if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
+  (void)Finish();  // what failed was reported
+  return FromRoot(*control_, "giving up local steps", [&]() -> Result<std::string> {
+    CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs_, config_.save));
+    std::vector<Condemnation> suspects;
+    std::optional<BranchedStep> before;
+    for (const StepFacts& step : run.steps) {
+      const std::string session = step.health ? step.health->session : std::string();
+      const bool copy = step.step == origin_.iteration && session == origin_.session;
+      if (step.run == run_ && (session == session_ || copy))
+        suspects.push_back({run_, step.step, session, state.health.bad_iterations});
+      else if (step.current() && step.unhealthy.empty())
+        before = step.commit();
+    }
+    if (!before) return std::string();
+    for (const Condemnation& suspect : suspects)
+      CAIRN_RETURN_IF_ERROR(WriteCondemnation(fs_, config_.save, suspect));
+    CAIRN_RETURN_IF_ERROR(GiveUpAfter(before));
+    record_.GaveUpLocal(origin_.iteration,
+                        fmt::format("the loss of iteration {} is not finite", state.iteration));
+    return NextResume();
+  });
 }
 
 Result<std::string> Checkpointer::NextResume() const {

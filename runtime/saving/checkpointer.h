@@ -38,6 +38,8 @@ class Checkpointer : public CheckpointHooks {
   Status BeforeOptimizerStep() override;
   Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) override;
   Result<std::string> GiveUp(const TrainState& state) override;
+  bool ResumedFromNodes() const override { return origin_.local; }
+  Result<std::string> GiveUpLocal(const TrainState& state) override;
   Status Finish() override;
 
   SaveStats Stats() const override { return stats_; }
@@ -68,6 +70,7 @@ class Checkpointer : public CheckpointHooks {
   Descent DescentOf(const TrainState& state) const;
   Health HealthAt(const TrainState& state) const;
   Status Condemn(const TrainState& state);
+  Status GiveUpAfter(const std::optional<BranchedStep>& commit);
   Result<std::string> NextResume() const;
   void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable);
   void Collect(Slot& slot);  // waits for its save and reports the outcome
@@ -95,7 +98,8 @@ class Checkpointer : public CheckpointHooks {
     int64_t iteration = -1;  // -1: nothing
     std::string run;
     std::string session;
-    bool own = false;  // in --save or --save-local
+    bool own = false;    // in --save or --save-local
+    bool local = false;  // in --save-local
   } origin_;
   AutoInterval auto_;
   int64_t interval_ = 0;  // steps between saves; below 0: not decided yet

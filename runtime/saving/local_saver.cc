@@ -50,7 +50,8 @@ Status LocalSaver::Commit(Save& save) {
   Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, local.partial(), save, direct_) : made;
   save.written_seconds = SecondsSince(save.started);
   const auto seal = [&](const std::vector<SavePart>& parts) -> Result<StepSeal> {
-    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, run_dir_, save.info.descent, noted_branch_));
+    CAIRN_RETURN_IF_ERROR(
+        NoteLocalBranch(fs_, run_dir_, save.info.identity.run, save.info.descent, noted_branch_));
     return SealOf(save, parts, views_);
   };
   CAIRN_RETURN_IF_ERROR(local.Commit(

@@ -58,8 +58,12 @@ Status CheckFunction(const Model& model, const Model& trained) {
 // Adds the current steps of a run directory, newest first.
 Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) {
   const bool own = run_dir == config_.save;
-  CAIRN_ASSIGN_OR_RETURN(ResumeSteps steps, StepsToResume(fs_, run_dir, run_, own ? local_ : nullptr));
-  if (own) newest_ = steps.newest;
+  std::optional<BranchedStep> note;
+  if (own) {
+    CAIRN_ASSIGN_OR_RETURN(note, ReadLocalNote(fs_, run_dir));
+  }
+  CAIRN_ASSIGN_OR_RETURN(ResumeSteps steps, StepsToResume(fs_, run_dir, run_, own ? local_ : nullptr, note));
+  if (own) newest_ = steps.newest, unseen_branch_ = steps.unseen_branch;
   if (const std::string why = steps.GivenUp(); own && !why.empty()) Say(why);
   for (ResumeStep& step : steps.steps) candidates.push_back({std::move(step)});
   return OkStatus();
@@ -164,8 +168,9 @@ std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
 Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, ShareCandidates());
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, control_.GatherToRoot(HostName(), "hosts"));
+  bool lost_local = false;
   for (const Candidate& candidate : candidates) {
-    Resumed resumed;
+    Resumed resumed{.state = {}, .lost_local = lost_local};
     const Status agreed = Agree(control_, Load(candidate, buffers, resumed), "outcome of the load");
     if (agreed.ok()) {
       if (control_.rank() == 0) Report(candidate, resumed);
@@ -174,6 +179,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     }
     if (!IsDamage(agreed.kind())) return agreed;
     if (control_.rank() == 0) Say("skipping a damaged step: " + agreed.message());
+    lost_local |= candidate.local;
   }
   if (std::ranges::any_of(candidates, [](const Candidate& c) { return !c.local; }))
     return Corrupt(

@@ -21,6 +21,7 @@ struct Resumed {
   std::vector<std::string> missing;  // fields that a step of another program does not have
   bool weights_only = false;         // --finetune
   bool from_local = false;
+  bool lost_local = false;    // a newer local step could not be loaded
   bool durable = true;        // false: a local step that is not in --save
   bool continues = false;     // the step is in --save, or is a local step of this run
   BranchedStep commit;        // the step itself
@@ -44,6 +45,8 @@ class Resumer {
   Result<std::optional<Resumed>> Run(StateBuffers& buffers);
   // After Run, on rank 0: the step that was committed last to --save or the local level.
   const std::optional<BranchedStep>& newest() const { return newest_; }
+  // Likewise: for AfterLocalBranch().
+  int64_t unseen_branch() const { return unseen_branch_; }
 
  private:
   struct Candidate : ResumeStep {  // an unhealthy one is tried only with --load-unhealthy
@@ -72,6 +75,7 @@ class Resumer {
   RunRecord* const record_;
   FileSystem& fs_ = options_.fs;
   std::optional<BranchedStep> newest_;
+  int64_t unseen_branch_ = -1;
 };
 
 }  // namespace cairn

@@ -92,6 +92,10 @@ Result<TrainingEnd> Trainer::Run() {
       return TrainingEnd::kUnread;
     }
     if (agreed_.alarm) return StopForCopies();
+    if (state_.iteration <= trial_end_ && !std::isfinite(state_.health.loss)) {
+      CAIRN_ASSIGN_OR_RETURN(const bool gave_up, GiveUpLocal());
+      if (gave_up) return TrainingEnd::kGaveUpLocal;
+    }
     if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
     if (!data_.validation.empty() && state_.iteration % config_.eval_interval == 0) Evaluate();
     CAIRN_RETURN_IF_ERROR(Save(Finished()));
@@ -128,6 +132,21 @@ Result<TrainingEnd> Trainer::GiveUp() {
     Say(fmt::format("training stops at iteration {}: {} (--max-bad-iterations {}){}", state_.iteration,
                     WhyUnhealthy(state_.health), config_.max_bad_iterations, rest));
   return TrainingEnd::kDiverged;
+}
+
+// Bad memory of a node may have made the step that was resumed from bad before its digests were taken. All
+// ranks see the same loss.
+Result<bool> Trainer::GiveUpLocal() {
+  trial_end_ = 0;
+  CAIRN_ASSIGN_OR_RETURN(const std::string next, hooks_->GiveUpLocal(state_));
+  if (next.empty()) return false;
+  watch_->End(Saves());
+  if (dims_.world_rank == 0)
+    Say(fmt::format(
+        "training stops at iteration {}: the loss is {} within {} iterations of a resume from local "
+        "steps (--save-local-trial), which are given up; {}",
+        state_.iteration, state_.health.loss, config_.save_local_trial, next));
+  return true;
 }
 
 // A loss that is not finite is a sign of bad weights; a skipped update that the search of the loss scale does
@@ -175,6 +194,7 @@ Status Trainer::Resume() {
   const bool other_data = !resumed->data.empty() && !SameData(resumed->data, data_.train_data);
   if (other_data) CAIRN_RETURN_IF_ERROR(AcceptOtherData(*resumed));
   state_ = *resumed;
+  if (hooks_->ResumedFromNodes()) trial_end_ = state_.iteration + config_.save_local_trial;
   state_.seed = config_.seed;
   state_.data = data_.train_data;
   if (other_data) state_.data_changes.push_back(state_.iteration);

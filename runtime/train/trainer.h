@@ -18,6 +18,7 @@ enum class TrainingEnd {
   kDone,
   kDiverged,      // too many bad iterations in a row (ckpt/run/health.h); a line on stderr says so
   kCopiesDiffer,  // ranks hold different copies of a tensor (ckpt/job/copies.h); likewise
+  kGaveUpLocal,   // soon after a resume from the nodes its loss was not finite; likewise
   kUnread,        // some rank could not read its data: DataStatus()
 };
 
@@ -57,6 +58,7 @@ class Trainer {
   void NoteHealth(const StepOutcome& outcome, bool explained);
   Result<TrainingEnd> GiveUp();
   TrainingEnd StopForCopies();
+  Result<bool> GiveUpLocal();
   bool Finished() const { return agreed_.stop || state_.iteration >= schedule_.total_iterations(); }
 
   const TrainConfig config_;
@@ -72,6 +74,7 @@ class Trainer {
   Engine engine_;
   DataLoaders data_;
   std::unique_ptr<StepWatch> watch_;
+  int64_t trial_end_ = 0;   // the last iteration whose loss tells whether the local step was good; 0: none
   int64_t bad_in_row_ = 0;  // iterations, of this start alone
   Votes agreed_;            // of any rank, in the last step
   bool unread_ = false;     // likewise: some rank could not read its data

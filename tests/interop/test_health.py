@@ -78,6 +78,23 @@ class Diverged(Case):
         self.assertIn("none of its steps is healthy; to resume from the newest anyway, give --load-unhealthy", self.output)
 
 
+    def test_local_steps_that_turn_out_bad_are_given_up(self):
+        run = self.path("tried")
+        flags = ["--bf16", "--save", run, "--save-interval", "4", "--save-local", self.path("node"), "--save-local-interval", "1"]
+        self.train("begun", ONE, *flags, "--train-iters", "6")
+        shutil.rmtree(os.path.join(run, "step-00000006"))  # as if it was killed
+        losses = self.train("bad", ONE, *flags, "--train-iters", "60", "--lr", "1e30", status=75)
+        self.assertEqual((min(losses), max(losses)), (7, 8))
+        self.assertIn("resumed from local step 6", self.output)
+        self.assertIn("within 10 iterations of a resume from local steps", self.output)
+        self.assertIn(f"given up; the next start resumes from step 4 of {run}", self.output)
+        with open(os.path.join(run, "events"), encoding="utf-8") as events:
+            gave_up = [event for event in map(json.loads, events) if event["event"] == "gave_up_local"]
+        self.assertEqual([event["step"] for event in gave_up], [6])
+        self.assertEqual(sorted(self.train("again", ONE, *flags, "--train-iters", "8")), [5, 6, 7, 8])
+        self.assertEqual(sorted(self.train("on", ONE, *flags, "--train-iters", "9")), [9])
+
+
 class LossScale(Case):
     def test_its_search_is_not_unhealthy(self):
         run = self.path("run")

@@ -168,6 +168,25 @@ def without_local(rank, world, directory, name):
     cairn.torch.save(training.state(), run, 4)
 
 
+def give_up(rank, world, directory):
+    """The run has step 3, the nodes have 4 and 5. This training resumes from 5, whose loss is not finite, and then from 3, and saves another step 4."""
+    join(rank, world, directory, "give_up")
+    training, run, local = Training("ddp", world), f"{directory}/bad/run", local_of(directory, "bad", "xor:2")
+    known = pathlib.Path(f"{directory}/bad/digests.json")
+    assert training.load(run, **local) == 5
+    cairn.torch.give_up_local(run, "the loss is nan")
+    assert training.load(run, **local) == 3
+    digests = json.loads(known.read_text())
+    assert training.digests() == digests["3"]
+    training.iterate()
+    with torch.no_grad():
+        training.model.scale.add_(1)
+    own = training.digests()
+    if rank == 0:
+        known.write_text(json.dumps({**digests, "4": own}))
+    cairn.torch.save(training.state(), run, 4, every=9, **local)
+
+
 def memory(rank, world, directory, resumes):
     """Copies of the state become the steps' files, and those of removed steps are filled again."""
     join(rank, world, directory, f"memory-{resumes}")

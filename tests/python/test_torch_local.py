@@ -110,6 +110,14 @@ class LocalTest(ranks.RanksCase):
         self.assertIn("local steps 4, 5 given up: the run was continued without them", self.logs("train", [0]))
         self.train(2, "without", "ddp", "xor:2", 6, 6)
 
+    def test_steps_on_the_nodes_that_turn_out_bad_are_given_up(self):
+        self.train(2, "bad", "ddp", "xor:2", None, 5)
+        self.run_ranks("give_up", 2)
+        (gave_up,) = [event for event in self.events("bad") if event["event"] == "gave_up_local"]
+        self.assertEqual((gave_up["step"], gave_up["why"]), (5, "the loss is nan"))
+        self.train(2, "bad", "ddp", "xor:2", 4, 6)
+        self.train(2, "bad", "ddp", "xor:2", 6, 6)
+
     def test_trainers_die_while_they_save(self):
         """Their helpers finish what was copied."""
         self.train(4, "killed", "hsdp", "rs:4,2", None, 4, 3, killed=range(4))

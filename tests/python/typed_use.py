@@ -15,6 +15,7 @@ def use() -> None:
     assert_type(cairn.torch.read("run"), dict[str, Any])
     assert_type(cairn.torch.load({}, "run"), int)
     assert_type(cairn.torch.load({}, "run", strict=False), cairn.torch.Loaded)
+    cairn.torch.give_up_local("run", "the loss is not finite", deadline=60)
     assert_type(cairn.open("run")["a"][0].mean(), Any)
     row: numpy.ndarray = cairn.open("run")["a", "exp_avg"][0]
     text: str = cairn.open("run")["a"][0]  # type: ignore[assignment]

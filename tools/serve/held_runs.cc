@@ -17,7 +17,7 @@ std::optional<BranchedStep> HeldRuns::Run::newest() {
   const std::lock_guard lock(mutex_);
   return newest_;
 }
-void HeldRuns::Run::Committed(BranchedStep step) {
+void HeldRuns::Run::Committed(std::optional<BranchedStep> step) {
   const std::lock_guard lock(mutex_);
   newest_ = std::move(step);
 }
@@ -34,7 +34,8 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
   CAIRN_ASSIGN_OR_RETURN(HeldRun ours, HoldRun(fs, run_dir, {patience, waiting}, ReportLine));
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
   const auto run = std::make_shared<Run>(fs, run_dir, std::move(ours.lock), std::move(steps.newest));
-  CAIRN_ASSIGN_OR_RETURN(run->unseen_branch, LocalBranch(fs, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs, run_dir));
+  run->unseen_branch = BranchOf(note);
   if (auto limits = LimitsAt(fs, run_dir); limits.ok()) run->limits = *std::move(limits);
   runs_[CanonicalPath(run_dir)] = run;
   return OkStatus();
@@ -45,6 +46,20 @@ Result<std::shared_ptr<HeldRuns::Run>> HeldRuns::At(const std::string& run_dir) 
   const auto held = runs_.find(CanonicalPath(run_dir));
   if (held == runs_.end()) return Aborted("{} leads to a different directory since the save began", run_dir);
   return held->second;
+}
+
+Status HeldRuns::GiveUpLocal(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& why,
+                             const Patience& patience) {
+  CAIRN_RETURN_IF_ERROR(fs.Stat(run_dir).status());  // Hold() would make it
+  CAIRN_RETURN_IF_ERROR(Hold(fs, run_dir, patience));
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Run> run, At(run_dir));
+  CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
+  CAIRN_RETURN_IF_ERROR(GiveUpLocalSteps(fs, run_dir, steps.newest));
+  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs, run_dir));
+  run->unseen_branch = BranchOf(note);
+  run->Committed(std::move(steps.newest));
+  run->record.GaveUpLocal(step, why);
+  return OkStatus();
 }
 
 void HeldRuns::RecordEnd(const std::string& how, const std::string& why) {

@@ -40,7 +40,7 @@ class HeldRuns {
     // The step that was committed last, to the run or its local level; nullopt before the first. Safe from
     // several threads.
     std::optional<BranchedStep> newest();
-    void Committed(BranchedStep step);
+    void Committed(std::optional<BranchedStep> step);
 
     Run(FileSystem& fs, const std::string& run_dir, RunLock held, std::optional<BranchedStep> last)
         : lock(std::move(held)), record(fs, run_dir, ReportLine), newest_(std::move(last)) {}
@@ -57,6 +57,10 @@ class HeldRuns {
   // finished the next save, or the next start.
   void KeepFailed(Committer save);
   void RemoveFailed();
+  // Gives up the steps on the run's nodes, which led to `why`: a training from here on comes from the run's.
+  // `step`: of the nodes, from which it had resumed; -1: from none. Call it while no save runs.
+  Status GiveUpLocal(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& why,
+                     const Patience& patience);
   // The training ends: an event of each run that it has saved into. `how`, `why`: of RunEvent.
   void RecordEnd(const std::string& how, const std::string& why);
   // Errors: Aborted if the path now leads to a directory that is not held.

@@ -52,13 +52,28 @@ Status LocalLevel::NoteNewest() {
   CAIRN_RETURN_IF_ERROR(local.Survey());
   const auto note = [&]() -> Status {
     if (ranks_.rank() != 0) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, StepsToResume(fs_, request_.run_dir, run_, &local));
+    CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, Steps(local));
     CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
     if (found.newest) run->Committed(*found.newest);
-    if (!local.steps().empty()) run->unseen_branch = -1;
+    run->unseen_branch = found.unseen_branch;
     return OkStatus();
   };
   return Agree(ranks_, note(), "local steps");
+}
+
+// On rank 0.
+Result<ResumeSteps> LocalLevel::Steps(const LocalSteps& local) const {
+  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs_, request_.run_dir));
+  return StepsToResume(fs_, request_.run_dir, run_, &local, note);
+}
+
+// A newer local step could not be loaded. It may be whole again, on other nodes, after the next save.
+Status LocalLevel::GiveUpAfter(const BranchedStep& commit) {
+  CAIRN_RETURN_IF_ERROR(GiveUpLocalSteps(fs_, request_.run_dir, commit));
+  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs_, request_.run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
+  run->unseen_branch = BranchOf(note);
+  return OkStatus();
 }
 
 Result<SharedMemory> LocalLevel::NewMemory(uint64_t bytes) {
@@ -106,8 +121,9 @@ void LocalLevel::Release(int64_t step) {
 Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
   LocalSteps local(fs_, place_, request_.nonce, ranks_, *peers_, ReportLine);
   CAIRN_RETURN_IF_ERROR(local.Survey());
+  ResumeSteps found;  // on rank 0
   const auto list = [&]() -> Result<std::string> {
-    CAIRN_ASSIGN_OR_RETURN(const ResumeSteps found, StepsToResume(fs_, request_.run_dir, run_, &local));
+    CAIRN_ASSIGN_OR_RETURN(found, Steps(local));
     if (const std::string why = found.GivenUp(); !why.empty()) ReportLine(why);
     ByteWriter out;
     for (const ResumeStep& step : found.steps) step.Encode(out);
@@ -119,7 +135,9 @@ Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
   const auto say = [&](const std::string& line) {
     if (ranks_.rank() == 0) ReportLine(line);
   };
-  for (const ResumeStep& step : steps) {
+  bool lost = false;  // a local step
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const ResumeStep& step = steps[i];
     const Status loaded = step.local
                               ? local.Load(step.step,
                                            [&](const PeerFileSystem& files, const std::string& directory) {
@@ -128,12 +146,16 @@ Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
                               : load(step.directory, {});
     const Status agreed = Agree(ranks_, loaded, "outcome of the load");
     if (agreed.ok()) {
+      const bool notes = lost && ranks_.rank() == 0;
+      CAIRN_RETURN_IF_ERROR(
+          Agree(ranks_, notes ? GiveUpAfter(found.steps[i].commit) : OkStatus(), "local steps"));
       CAIRN_RETURN_IF_ERROR(local.SetAsideNewerThan(step.step));
       say("resumed from " + step.Name());
       return std::optional(step);
     }
     if (!IsDamage(agreed.kind())) return agreed;
     say("skipping a damaged step: " + agreed.message());
+    lost |= step.local;
   }
   if (!steps.empty())
     return Corrupt("{}: none of its {} steps can be loaded; check them with `cairn verify`", request_.run_dir,

@@ -75,6 +75,8 @@ class LocalLevel {
       : fs_(fs), runs_(runs), peers_(std::move(peers)), request_(std::move(request)) {}
 
   Status NoteNewest();
+  Result<ResumeSteps> Steps(const LocalSteps& local) const;
+  Status GiveUpAfter(const BranchedStep& commit);
 
   FileSystem& fs_;
   HeldRuns& runs_;

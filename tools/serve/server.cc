@@ -158,6 +158,7 @@ class Server {
     if (what == "local") return Local(id, head);
     if (what == "resume") return Resume(id, head);
     if (what == "every") return Every(id, head);
+    if (what == "give_up") return GiveUp(id, head);
     if (what == "end") return End(id, head);
     return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
   }
@@ -321,6 +322,20 @@ class Server {
     if (!LevelOf(run_dir)) return Corrupt("the run has no local level");
     const auto every = run->copies.Choose();
     Reply(id, {{{"every", every.value_or(0)}}, {}});
+    return OkStatus();
+  }
+
+  // On rank 0, after all saves.
+  Status GiveUp(int64_t id, const nlohmann::json& head) {
+    CAIRN_ASSIGN_OR_RETURN(const auto seconds, IntegerAt<uint32_t>(head, "deadline"));
+    CAIRN_ASSIGN_OR_RETURN(const auto step, IntegerAt<int64_t>(head, "local_step"));
+    Push(saves_, [this, id, seconds, step, run = head.at("run").get<std::string>(),
+                  why = head.at("why").get<std::string>()] {
+      FinishCopies();
+      Answer(id, Caught([&] {
+               return runs_.GiveUpLocal(fs_, run, step, why, [=] { return std::chrono::seconds(seconds); });
+             }));
+    });
     return OkStatus();
   }
 

@@ -421,7 +421,8 @@ Result<StepSeal> StepSave::Seal(SavePlan& plan, const SaveOptions& options,
   info.descent = AfterLocalBranch(NextDescent(request_.step, identity_.run, newest, origin), request_.step,
                                   identity_.run, newest, run->unseen_branch);
   if (now_.local)
-    CAIRN_RETURN_IF_ERROR(NoteLocalBranch(fs_, request_.run_dir, info.descent, run->noted_branch));
+    CAIRN_RETURN_IF_ERROR(
+        NoteLocalBranch(fs_, request_.run_dir, identity_.run, info.descent, run->noted_branch));
   RecordStart(parts, origin);
   Result<StepSeal> seal = MakeSeal(info, now_.state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());

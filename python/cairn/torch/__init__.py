@@ -7,7 +7,7 @@ docs/guide/save-from-pytorch.md.
 """
 
 from cairn._errors import CopiesDiffer, CorruptError, HelperDied, NotSupported, SaveFailed
-from cairn.torch._api import async_save, load, read, save
+from cairn.torch._api import async_save, give_up_local, load, read, save
 from cairn.torch._loaded import Loaded
 from cairn.torch._objects import PickleRefused
 from cairn.torch._options import Options
@@ -34,6 +34,7 @@ __all__ = [
     "SaveHandle",
     "Saved",
     "async_save",
+    "give_up_local",
     "load",
     "read",
     "save",

@@ -1,8 +1,9 @@
-"""save, async_save, load, read."""
+"""save, async_save, load, read, give_up_local."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,8 +13,8 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn._errors import CopiesDiffer
-from cairn._helper import absolute
-from cairn.torch import _collector
+from cairn._helper import absolute, helper
+from cairn.torch import _collector, _events, _job
 from cairn.torch._loaded import Loaded
 from cairn.torch._local import resume
 from cairn.torch._optimizers import Optimizers
@@ -24,6 +25,7 @@ from cairn.torch._reader import CairnReader, TorchOpened, Whole
 from cairn.torch._saving import Save, Saved, SaveHandle, failures
 
 Path = Union[str, os.PathLike]
+logger = logging.getLogger("cairn.torch")
 
 
 def async_save(
@@ -198,6 +200,22 @@ def load(
     level = options.level
     loaded = fill_from(path, {}) if level is None else resume(path, level, options.seconds, fill_from)
     return int(loaded) if strict else loaded
+
+
+def give_up_local(path: Path, why: str, *, deadline: float = 600.0) -> None:
+    """Gives up the steps of the run `path` on the nodes: no load takes one of them any more, nor in a later job.
+
+    For a training that has resumed from one and is no good: its loss is not finite, for example. Then load
+    again, with the same local: that takes the newest step of the run. What was saved to the run since the
+    resume stays there.
+    Every rank calls it before it loads again; rank 0 acts, once its saves have ended.
+    why: for the log and the run's events. deadline: as of `save`. Raises FileNotFoundError for a run that
+    does not exist, FileExistsError if another process writes into it.
+    """
+    if _job.rank_and_world()[0] == 0:
+        run, seconds = absolute(path), Options(deadline=deadline).seconds
+        helper().ask("give_up", run=run, why=why, local_step=_events.local_step(run), deadline=seconds)
+        logger.warning("the steps of %s on the nodes are given up: %s", run, why)
 
 
 def fill(

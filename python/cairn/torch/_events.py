@@ -23,6 +23,11 @@ def resumed(run: str, local_step: int) -> None:
     _local_steps[run] = local_step
 
 
+def local_step(run: str) -> int:
+    """The local step of the run that this process has loaded last; -1 if it has loaded none."""
+    return _local_steps.get(run, -1)
+
+
 def start_of(run: str) -> dict:
     """The fields of "begin": when the training began, and what that took, until the run has them."""
     if run in _recorded:
@@ -30,7 +35,7 @@ def start_of(run: str) -> dict:
     _watch_exit()
     launched = _launched()
     ready = max(_origins.read_at or _imported, launched)
-    return {"start": {"time": ready, "seconds": ready - launched, "local_step": _local_steps.get(run, -1)}}
+    return {"start": {"time": ready, "seconds": ready - launched, "local_step": local_step(run)}}
 
 
 def saved(run: str) -> None:

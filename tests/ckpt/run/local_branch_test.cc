@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/support/temp_dir.h"
@@ -58,15 +59,64 @@ TEST(LocalBranchTest, WithoutUnseenStepsNothingChanges) {
 TEST(LocalBranchTest, TheNoteOnlyGrows) {
   const TempDir dir(TempDir::Place::kMemory);
   FileSystem& fs = FileSystem::Posix();
-  EXPECT_EQ(*LocalBranch(fs, dir.path()), -1);
+  const std::vector<EarlierBranch> branches{{kOneRun, 3}, {kOneRun, -1}, {kOneRun, 7}};
+  EXPECT_FALSE(ReadLocalNote(fs, dir.path())->has_value());
   for (const auto& [noted, then] : {std::pair(0, 0), {2, 2}, {1, 2}}) {
-    ASSERT_TRUE(NoteLocalBranch(fs, dir.path(), noted).ok());
-    EXPECT_EQ(*LocalBranch(fs, dir.path()), then);
+    int64_t before = -1;
+    const Descent descent{.branches = {branches.begin(), branches.begin() + noted}};
+    ASSERT_TRUE(NoteLocalBranch(fs, dir.path(), kOneRun, descent, before).ok());
+    EXPECT_EQ(before, noted);
+    const BranchedStep note = **ReadLocalNote(fs, dir.path());
+    EXPECT_EQ(note, CommitOf(-1, {branches.begin(), branches.begin() + then}));
   }
-  for (const char* text : {"", "{}", "3", "{\"branch\":-1}", "{\"branch\":\"2\"}", "{\"branch\":1e9}"}) {
+}
+
+TEST(LocalBranchTest, RefusesWhatIsNoNote) {
+  const TempDir dir(TempDir::Place::kMemory);
+  FileSystem& fs = FileSystem::Posix();
+  const auto refused = [&](const char* what) {
+    const Status status = ReadLocalNote(fs, dir.path()).status();
+    EXPECT_EQ(status.kind(), StatusKind::kCorrupt) << what;
+    EXPECT_NE(status.message().find("move it away"), std::string::npos) << status.message();
+  };
+  for (const char* text : {"", "{}", "3", R"({"run":1})", R"({"run":"r","branches":[{"run":"r"}]})",
+                           R"({"run":"r","branches":[{"run":"r","last":"3"}]})"}) {
     std::ofstream(dir / "local") << text;
-    EXPECT_EQ(LocalBranch(fs, dir.path()).status().kind(), StatusKind::kCorrupt) << text;
+    refused(text);
   }
+  std::filesystem::remove(dir / "local");
+  std::filesystem::create_directory(dir / "local");
+  refused("a directory");
+}
+
+TEST(LocalBranchTest, WhatWasGivenUpIsSuperseded) {
+  const TempDir dir(TempDir::Place::kMemory);
+  FileSystem& fs = FileSystem::Posix();
+  const BranchedStep in_run = CommitOf(3, {}), old = CommitOf(4, {}), resumed = CommitOf(5, {{kOneRun, 3}}),
+                     lost = CommitOf(6, {{kOneRun, 3}});
+  ASSERT_TRUE(GiveUpLocalSteps(fs, dir.path(), in_run).ok());
+  EXPECT_FALSE(ReadLocalNote(fs, dir.path())->has_value());  // the nodes have none
+  const auto current = [&](const BranchedStep& step) {
+    return LineageOf(step, **ReadLocalNote(fs, dir.path())) == Lineage::kCurrent;
+  };
+  int64_t noted = -1;
+  ASSERT_TRUE(NoteLocalBranch(fs, dir.path(), kOneRun, resumed.descent, noted).ok());
+  EXPECT_TRUE(current(in_run) && current(resumed) && current(lost));
+  EXPECT_FALSE(current(old));
+  ASSERT_TRUE(GiveUpLocalSteps(fs, dir.path(), resumed).ok());
+  EXPECT_TRUE(current(in_run) && current(resumed));
+  EXPECT_FALSE(current(old) || current(lost));
+  const BranchedStep next = NextOf(6, resumed, BranchOf(*ReadLocalNote(fs, dir.path())));
+  EXPECT_EQ(LineageOf(resumed, next), Lineage::kCurrent);
+  EXPECT_EQ(LineageOf(lost, next), Lineage::kSuperseded);
+  ASSERT_TRUE(NoteLocalBranch(fs, dir.path(), kOneRun, next.descent, noted).ok());
+  EXPECT_TRUE(current(resumed) && current(next));
+  EXPECT_FALSE(current(lost));
+  ASSERT_TRUE(GiveUpLocalSteps(fs, dir.path(), in_run).ok());
+  EXPECT_TRUE(current(in_run));
+  EXPECT_FALSE(current(resumed) || current(next));
+  ASSERT_TRUE(GiveUpLocalSteps(fs, dir.path(), std::nullopt).ok());
+  EXPECT_FALSE(current(in_run));
 }
 
 }  // namespace

@@ -28,6 +28,17 @@ TEST(RunRecordTest, OtherEventsWaitForTheStart) {
   EXPECT_EQ(KindsIn(temp / ""), (std::vector{RunEventKind::kStart, RunEventKind::kSave}));
 }
 
+TEST(RunRecordTest, GivingUpLocalStepsWaitsForNoStart) {
+  const TempDir temp;
+  RunRecord record(FileSystem::Posix(), temp / "", NothingToSay);
+  record.GaveUpLocal(5, "the loss is nan");
+  const std::vector<RunEvent> events = *ReadEvents(FileSystem::Posix(), temp / "");
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_EQ(events[0].kind, RunEventKind::kGaveUpLocal);
+  EXPECT_EQ(events[0].step, 5);
+  EXPECT_EQ(events[0].why, "the loss is nan");
+}
+
 TEST(RunRecordTest, AfterAHelperDiedTheNextOneContinuesItsRecord) {
   const TempDir temp;
   RunRecord(FileSystem::Posix(), temp / "", NothingToSay).Start({});

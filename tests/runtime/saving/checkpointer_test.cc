@@ -528,6 +528,9 @@ TEST(LocalRetentionTest, CountsHealthySteps) {
   EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6}, {}), 2), Steps({2}));
   EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8}, {6, 8}), 2), Steps());
   EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8}, {6}), 2), Steps({2, 6}));
+  std::vector<StepFacts> back = steps({2, 4, 6}, {});  // it went back from 6 and saved another 4
+  back[2].lineage = Lineage::kSuperseded;
+  EXPECT_EQ(LocalStepsToRetire(back, 1), Steps({2, 6}));
   EXPECT_EQ(LocalStepsToRetire(steps({2, 4}, {2, 4}), 1), Steps());
   EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8, 10}, {4, 10}), 1), Steps({2, 4, 6}));
   EXPECT_EQ(LocalStepsToRetire({}, 1), Steps());
