@@ -35,7 +35,7 @@ struct RunEvent {
 
   // An end that the training knew of.
   std::string how = {};  // "done", "diverged", "failed"
-  // Of a failure, also of a save; of an alarm at the save of `step`; of giving up local steps.
+  // A failure's, also of a save; that of an alarm at the save of `step`; and of giving up local steps.
   std::string why = {};
 };
 

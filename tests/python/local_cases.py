@@ -169,7 +169,7 @@ def without_local(rank, world, directory, name):
 
 
 def give_up(rank, world, directory):
-    """The run has step 3, the nodes have 4 and 5. This training resumes from 5, whose loss is not finite, and then from 3, and saves another step 4."""
+    """The run has step 3, the nodes have 4 and 5. This training resumes from 5, whose loss is nan, then from 3, and saves another step 4."""
     join(rank, world, directory, "give_up")
     training, run, local = Training("ddp", world), f"{directory}/bad/run", local_of(directory, "bad", "xor:2")
     known = pathlib.Path(f"{directory}/bad/digests.json")

@@ -32,8 +32,8 @@ struct NodePart {
 
 // What is in the directory of a step. `report` gets what is wrong here; a shard that is neither here nor has
 // parity here counts as one of another node's. `hash`: reads every byte, else only sizes and the parity's
-// headers. `progress` gets the bytes done. A training may remove the step meanwhile, and fill the memory of its
-// files again: then the trouble of the report is NotFound.
+// headers. `progress` gets the bytes done. A training may remove the step meanwhile, and fill the memory of
+// its files again: then the trouble of the report is NotFound.
 NodePart CheckNodePart(FileSystem& fs, const std::string& directory, bool hash, VerifyReport& report,
                        const std::function<void(uint64_t)>& progress = {});
 

@@ -203,7 +203,7 @@ def load(
 
 
 def give_up_local(path: Path, why: str, *, deadline: float = 600.0) -> None:
-    """Gives up the steps of the run `path` on the nodes: no load takes one of them any more, nor in a later job.
+    """Gives up the steps of the run `path` on the nodes: no load takes one of them, nor in a later job.
 
     For a training that has resumed from one and is no good: its loss is not finite, for example. Then load
     again, with the same local: that takes the newest step of the run. What was saved to the run since the

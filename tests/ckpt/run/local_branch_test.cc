@@ -71,7 +71,7 @@ TEST(LocalBranchTest, TheNoteOnlyGrows) {
   }
 }
 
-TEST(LocalBranchTest, RefusesWhatIsNoNote) {
+TEST(LocalBranchTest, RefusesOtherFilesOfTheName) {
   const TempDir dir(TempDir::Place::kMemory);
   FileSystem& fs = FileSystem::Posix();
   const auto refused = [&](const char* what) {
@@ -89,7 +89,7 @@ TEST(LocalBranchTest, RefusesWhatIsNoNote) {
   refused("a directory");
 }
 
-TEST(LocalBranchTest, WhatWasGivenUpIsSuperseded) {
+TEST(LocalBranchTest, GivenUpStepsAreSuperseded) {
   const TempDir dir(TempDir::Place::kMemory);
   FileSystem& fs = FileSystem::Posix();
   const BranchedStep in_run = CommitOf(3, {}), old = CommitOf(4, {}), resumed = CommitOf(5, {{kOneRun, 3}}),
