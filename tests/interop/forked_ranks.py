@@ -4,11 +4,14 @@ import contextlib
 import gc
 import json
 import os
+import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import traceback
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+from ranks import unused_port  # noqa: E402
 
 
 def run_jobs(job, before=lambda: None):
@@ -19,9 +22,7 @@ def run_jobs(job, before=lambda: None):
     for name, spec in json.loads(sys.argv[2]).items():
         if "before" in spec:
             subprocess.run(spec["before"], check=True, stdout=subprocess.DEVNULL)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = unused_port()
         out = os.path.join(sys.argv[1], name)
         ranks = [fork(lambda rank=rank: (before(), job(rank, spec, out, port)), f"{out}-{rank}.log") for rank in range(spec["world"])]
         if not all([succeeded(rank) for rank in ranks]):

@@ -1,6 +1,7 @@
 """Jobs of several processes for unittests: what each rank does is CASE(rank, world, directory) of a module of cases, which is imported once
 for all jobs, and forked."""
 
+import contextlib
 import faulthandler
 import gc
 import hashlib
@@ -8,6 +9,7 @@ import importlib
 import multiprocessing
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -85,12 +87,19 @@ def digests(state):
     return found
 
 
+def unused_port():
+    """One that the kernel gives to no other socket: below those that it hands out (32768 and more), where a rank that connects before rank 0
+    listens may even be connected to itself, and waits for ever."""
+    while True:
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("", random.SystemRandom().randrange(10_000, 32_768)))
+            return free.getsockname()[1]
+
+
 def free_port(rank, file):
     """One port for all ranks, which rank 0 finds."""
     if rank == 0:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            pathlib.Path(f"{file}.new").write_text(str(free.getsockname()[1]))
+        pathlib.Path(f"{file}.new").write_text(str(unused_port()))
         os.rename(f"{file}.new", file)
     while not os.path.exists(file):
         time.sleep(0.02)

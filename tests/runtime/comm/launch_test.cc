@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <regex>
 #include <string>
 #include <vector>
@@ -60,9 +61,10 @@ int FreePort() {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  std::random_device random;
+  do {  // below the ports that the kernel hands out
+    address.sin_port = htons(static_cast<uint16_t>(10'000 + random() % 20'000));
+  } while (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0);
   close(fd);
   return ntohs(address.sin_port);
 }
