@@ -4,6 +4,7 @@
 
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"
+#include "convert/formats/dcp/rank_files.h"
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
 #include "convert/formats/deepspeed/pipeline_layers.h"
@@ -12,7 +13,6 @@
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/formats/torch/torch.h"
-#include "convert/formats/verl/verl.h"
 
 namespace cairn {
 namespace {
@@ -113,12 +113,13 @@ constexpr System kSystems[] = {
      .experts = true,
      .reader = "dcp",
      .check_files = CheckDcpFiles},
-    {.name = "verl",
-     .reads = "verl's files of a world of one rank, every tensor under its own name",
-     .matches = MatchesVerl,
-     .open = OpenVerl,
+    {.name = "rank-files",
+     .reads = "files of torch.save by rank with DTensors (verl, SkyRL, torch_checkpointing)",
+     .matches = MatchesRankFiles,
+     .open = OpenRankFiles,
+     .names = NamesOfRankFiles,
      .training = true,
-     .check_files = CheckVerlFiles},
+     .check_files = CheckRankFiles},
     {.name = "torch",
      .reads = "a file of torch.save, every tensor under its own name",
      .matches = MatchesTorch,

@@ -86,13 +86,18 @@ bool PyValue::IsNamed(std::string_view name) const {
   return (kind == PyKind::kGlobal || kind == PyKind::kObject) && text == name;
 }
 
-const PyValue* Find(const PyValue& value, std::string_view key) {
-  if (value.is(PyKind::kDict)) return FindEntry(value, key);
-  if (!value.is(PyKind::kObject)) return nullptr;
-  for (const PyValue* part : {value.state, value.contents})
+const PyValue* FindAttribute(const PyValue* state, std::string_view key) {
+  for (const PyValue* part : {state, ItemOf(state, 0), ItemOf(state, 1)})
     if (part && part->is(PyKind::kDict) && part->items.size() <= 2 * kMaxAttributes)
       if (const PyValue* found = FindEntry(*part, key)) return found;
   return nullptr;
+}
+
+const PyValue* Find(const PyValue& value, std::string_view key) {
+  if (value.is(PyKind::kDict)) return FindEntry(value, key);
+  if (!value.is(PyKind::kObject)) return nullptr;
+  const PyValue* found = FindAttribute(value.state, key);
+  return found ? found : FindAttribute(value.contents, key);
 }
 
 const PyValue* FindKind(const PyValue& value, std::string_view key, PyKind kind) {

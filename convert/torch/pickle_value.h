@@ -86,6 +86,8 @@ struct PyValue {
   bool IsNamed(std::string_view name) const;  // the last part of it
 };
 
+// An attribute in an object's state: a dict, or (attributes, slots), each of which may be None.
+const PyValue* FindAttribute(const PyValue* state, std::string_view key);
 // The value under a text key of a dict, or an object's attribute; null if missing.
 const PyValue* Find(const PyValue& value, std::string_view key);
 // The same, and only of that kind.

@@ -1,8 +1,8 @@
 // The first bytes say which container it is. Of a zip, data.pkl is the object and records data/KEY are its
 // storages. A stream is five pickles (magic, protocol, platform, object, keys) and then the storages; where
 // a pickle ends is known only from itself, so the window doubles until the machine no longer runs out of
-// bytes. Both readers end with a check that each storage that the pickle names exists and is long enough;
-// Locate() checks each tensor against its storage.
+// bytes. Both readers end with Make(), which checks that each storage that the pickle names exists and is
+// long enough; Locate() checks each tensor against its storage.
 
 #include "convert/torch/torch_file.h"
 
@@ -116,32 +116,30 @@ Result<TorchFile> TorchFile::ReadZip(File& file, Stretch where) {
     if (text != "little") return NotSupported("its byte order is {}, not little-endian", text);
   }
   CAIRN_ASSIGN_OR_RETURN(std::string bytes, ReadRecord(file, *data, kMaxPickleBytes));
-  TorchFile torch;
-  CAIRN_ASSIGN_OR_RETURN(torch.pickle_, Unpickle(std::make_shared<const std::string>(std::move(bytes))));
+  CAIRN_ASSIGN_OR_RETURN(auto pickle, Unpickle(std::make_shared<const std::string>(std::move(bytes))));
+  Storages storages;
   constexpr std::string_view kPrefix = "data/";
   for (const ZipRecord& record : zip.records())
     if (record.name.starts_with(kPrefix))
-      torch.storages_[record.name.substr(kPrefix.size())] = {record.file_offset, record.bytes, record.crc};
-  CAIRN_RETURN_IF_ERROR(torch.CheckStorages());
-  return torch;
+      storages[record.name.substr(kPrefix.size())] = {record.file_offset, record.bytes, record.crc};
+  return Make(TorchContainer::kZip, std::move(pickle), std::move(storages));
 }
 
 // Magic, protocol, platform, the object, the keys; then for each key a count of elements and the elements.
 Result<TorchFile> TorchFile::ReadStream(File& file, Stretch where) {
   StreamReader reader(file, where);
-  TorchFile torch;
-  torch.container_ = TorchContainer::kStream;
   CAIRN_RETURN_IF_ERROR(reader.Next().status());
   CAIRN_ASSIGN_OR_RETURN(const auto protocol, reader.Next());
   if (AsInt(protocol->root) != 1001) return NotSupported("a version of torch's stream that is not 1001");
   CAIRN_ASSIGN_OR_RETURN(const auto platform, reader.Next());
   if (AsInt(Find(*platform->root, "little_endian")) != 1)
     return NotSupported("it was saved on a big-endian machine");
-  CAIRN_ASSIGN_OR_RETURN(torch.pickle_, reader.Next());
+  CAIRN_ASSIGN_OR_RETURN(auto pickle, reader.Next());
   CAIRN_ASSIGN_OR_RETURN(const auto keys, reader.Next());
   if (!keys->root->is(PyKind::kList)) return Corrupt("torch's stream has no list of storages");
   std::map<std::string_view, const StorageRef*> known;
-  for (const StorageRef& storage : torch.pickle_->storages) known.try_emplace(storage.key, &storage);
+  for (const StorageRef& storage : pickle->storages) known.try_emplace(storage.key, &storage);
+  Storages storages;
   uint64_t at = reader.offset();
   for (const PyValue* key : keys->root->items) {
     const auto found = known.find(AsText(key).value_or(""));
@@ -156,42 +154,45 @@ Result<TorchFile> TorchFile::ReadStream(File& file, Stretch where) {
                      elements, found->second->elements);
     if (found->second->bytes > where.end - at)
       return Corrupt("storage {} at byte {} is incomplete; the file was truncated", found->first, at);
-    torch.storages_[std::string(found->first)] = {at, found->second->bytes};
+    storages[std::string(found->first)] = {at, found->second->bytes};
     at += found->second->bytes;
   }
-  CAIRN_RETURN_IF_ERROR(torch.CheckStorages());
-  return torch;
+  return Make(TorchContainer::kStream, std::move(pickle), std::move(storages));
 }
 
 Result<TorchFile> TorchFile::ReadPickle(File& file, Stretch where) {
   if (where.size() > kMaxPickleBytes) return NotSupported("a pickle of {} bytes", where.size());
   CAIRN_ASSIGN_OR_RETURN(std::string bytes, Head(file, where, where.size()));
-  TorchFile torch;
-  torch.container_ = TorchContainer::kPickle;
-  CAIRN_ASSIGN_OR_RETURN(torch.pickle_, Unpickle(std::make_shared<const std::string>(std::move(bytes))));
-  if (!torch.pickle_->storages.empty())
+  CAIRN_ASSIGN_OR_RETURN(auto pickle, Unpickle(std::make_shared<const std::string>(std::move(bytes))));
+  if (!pickle->storages.empty())
     return NotSupported("a bare pickle refers to storages that are not in the file");
-  return torch;
+  return Make(TorchContainer::kPickle, std::move(pickle), {});
 }
 
-Status TorchFile::CheckStorages() const {
-  for (const StorageRef& storage : pickle_->storages) {
-    const auto found = storages_.find(storage.key);
+Result<TorchFile> TorchFile::Make(TorchContainer container, std::unique_ptr<Pickle> pickle,
+                                  Storages storages) {
+  for (const StorageRef& storage : pickle->storages) {
+    const auto found = storages.find(storage.key);
     // A storage on the meta device has no bytes.
-    if (found == storages_.end() && storage.location == "meta") continue;
-    if (found == storages_.end())
+    if (found == storages.end() && storage.location == "meta") continue;
+    if (found == storages.end())
       return Corrupt("storage {} is named but missing; the file is damaged", storage.key);
     if (found->second.bytes < storage.bytes)
       return Corrupt("storage {} at byte {} has {} bytes, but should have {}", storage.key,
                      found->second.file_offset, found->second.bytes, storage.bytes);
   }
-  return OkStatus();
+  TorchFile torch;
+  torch.container_ = container;
+  torch.root_ = pickle->root;
+  torch.pickle_ = std::move(pickle);
+  torch.storages_ = std::make_shared<const Storages>(std::move(storages));
+  return torch;
 }
 
 Result<uint64_t> TorchFile::Locate(const TensorRef& tensor) const {
   if (!tensor.storage) return NotSupported("a tensor on the meta device has no values");
-  const auto found = storages_.find(tensor.storage->key);
-  if (found == storages_.end()) return Corrupt("storage {} is not in the file", tensor.storage->key);
+  const auto found = storages_->find(tensor.storage->key);
+  if (found == storages_->end()) return Corrupt("storage {} is not in the file", tensor.storage->key);
   const auto within = [&](unsigned __int128 end) { return end <= found->second.bytes / tensor.type->bytes; };
   unsigned __int128 last = tensor.offset;
   bool empty = false;

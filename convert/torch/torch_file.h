@@ -27,6 +27,8 @@ struct TorchStorage {
 
 class TorchFile {
  public:
+  using Storages = std::map<std::string, TorchStorage, std::less<>>;  // by key
+
   // True if the first bytes are those of torch.save; the rest is not checked.
   static bool Matches(FileSystem& fs, const std::string& path);
 
@@ -38,10 +40,16 @@ class TorchFile {
   const std::string& name() const { return name_; }  // below the directory that is read
   std::string path() const { return JoinPath(directory_, name_); }
 
-  const PyValue& root() const { return *pickle_->root; }
+  const PyValue& root() const { return *root_; }
+  // The same file, with `value`, one of its values, for its root.
+  TorchFile Below(const PyValue& value) const {
+    TorchFile below = *this;
+    below.root_ = &value;
+    return below;
+  }
   TorchContainer container() const { return container_; }
   const std::vector<SuspiciousGlobal>& suspicious() const { return pickle_->suspicious; }
-  const std::map<std::string, TorchStorage, std::less<>>& storages() const { return storages_; }
+  const Storages& storages() const { return *storages_; }
 
   // The byte of the file at which element 0 of the tensor's storage lies. Errors: Corrupt if the storage
   // is missing or shorter than the tensor needs.
@@ -52,12 +60,14 @@ class TorchFile {
   static Result<TorchFile> ReadZip(File& file, Stretch where);
   static Result<TorchFile> ReadStream(File& file, Stretch where);
   static Result<TorchFile> ReadPickle(File& file, Stretch where);
-  Status CheckStorages() const;
+  // Errors: Corrupt naming a storage that the pickle names and that is missing or too short.
+  static Result<TorchFile> Make(TorchContainer container, std::unique_ptr<Pickle> pickle, Storages storages);
 
   std::string directory_, name_;
-  TorchContainer container_ = TorchContainer::kZip;
-  std::unique_ptr<Pickle> pickle_;
-  std::map<std::string, TorchStorage, std::less<>> storages_;
+  TorchContainer container_ = TorchContainer::kPickle;
+  std::shared_ptr<const Pickle> pickle_;
+  const PyValue* root_ = nullptr;
+  std::shared_ptr<const Storages> storages_;
 };
 
 }  // namespace cairn

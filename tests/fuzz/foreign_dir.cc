@@ -54,6 +54,7 @@ std::vector<std::string> FuzzWords() {
           Little(13, 2) + "metadata.json",
           Little(11, 2) + "config.json",
           Little(17, 2) + "pytorch_model.bin",
+          Little(28, 2) + "model_world_size_1_rank_0.pt",
           Little(26, 2) + "mp_rank_00_model_states.pt",
           "PK\3\4",
           "\x80\x02",

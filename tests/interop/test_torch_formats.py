@@ -341,7 +341,7 @@ class UnknownModelsTest(Case):
             for key, value in tensors.items():
                 self.assertTrue(same_bits(dump.tensors[key, "weight"], value), key)
             self.assertIn("--config " + os.path.join(path, config).rstrip("/"), cairn("inspect", path).stderr)
-        self.assertEqual(seal(self.path("global_step_5"))["system"], "verl")
+        self.assertEqual(seal(self.path("global_step_5"))["system"], "rank-files")
 
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 13, "hidden_size": 8, "intermediate_size": 12,

@@ -34,13 +34,15 @@ DcpOptimizers OptimizersOf(const DcpIndex& index) {
 
 class DcpReader {
  public:
-  DcpReader(FileSystem& fs, std::string path, ReaderOptions& options, const DcpIndex& index)
+  DcpReader(FileSystem& fs, std::string path, ReaderOptions& options, DcpIndex& index)
       : fs_(fs),
         path_(std::move(path)),
         options_(options),
         index_(index),
         optimizers_(OptimizersOf(index)),
-        items_(fs, path_, builder_.account) {}
+        items_(fs, path_, builder_.account) {
+    builder_.account = std::move(index.account);
+  }
 
   Result<std::unique_ptr<ForeignSource>> Open() {
     items_.ReadAhead(index_);
@@ -82,7 +84,7 @@ class DcpReader {
     manifest_.state.erase(kDcpOthers);
     if (!others_.empty()) manifest_.state[kDcpOthers] = index_.PathsOf(others_);
     CAIRN_RETURN_IF_ERROR(items_.ListAll(index_));
-    return builder_.Open(fs_, path_, std::move(manifest_));
+    return builder_.Open(fs_, path_, std::move(manifest_), options_.replicas);
   }
 
  private:
@@ -195,6 +197,9 @@ class DcpReader {
       if (!array.ok()) return array.status();
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor(spec, role, array->dtype));
       builder_.AddPart(entry, chunk.box, *array);
+      const auto read = static_cast<uint32_t>(builder_.catalog.arrays.size() - 1);
+      for (const auto& [file, copy] : chunk.replicas)
+        builder_.AddReplica(entry, builder_.AddArray(DcpItems::InFile(copy, builder_.AddFile(file))), read);
     }
     return OkStatus();
   }
@@ -297,6 +302,10 @@ class DcpReader {
   }
   Status AddOther(const DcpBytes& bytes) {
     if (IsAllowed(options_, bytes.name)) return items_.Omit(Fate::kAllowed, bytes.name, bytes.item);
+    if (bytes.item.value) {  // a value among others, not a file of its own
+      builder_.account.OmitValue(bytes.name);
+      return items_.Omit(Fate::kTrainingState, bytes.name, bytes.item);
+    }
     others_.insert(bytes.name);
     const StoredArray array = items_.Whole(bytes.name, bytes.item, builder_.AddFile(bytes.item.file));
     CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = bytes.name, .shape = array.shape},
@@ -383,6 +392,11 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
                                                ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcp(fs, path));
+  return OpenDcpIndex(fs, path, options, std::move(index));
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenDcpIndex(FileSystem& fs, const std::string& path,
+                                                    ReaderOptions& options, DcpIndex index) {
   const auto is_state = [optimizers = OptimizersOf(index)](const std::string& name) {
     return IsOfDcpOptimizers(name, optimizers.starts) || DcpStatePlace(name, optimizers);
   };
@@ -392,6 +406,10 @@ Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string
 
 Result<StoredNames> NamesOfDcp(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcp(fs, path));
+  return NamesOfDcpIndex(index);
+}
+
+StoredNames NamesOfDcpIndex(const DcpIndex& index) {
   const std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index), OptimizersOf(index));
   StoredNames names;
   for (size_t i = 0; i < places.size(); ++i)

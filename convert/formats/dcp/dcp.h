@@ -16,6 +16,11 @@ Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string
                                                ReaderOptions& options);
 // The model's tensors. Errors: as OpenDcp().
 Result<StoredNames> NamesOfDcp(FileSystem& fs, const std::string& path);
+// The same of an index that was made of other files.
+struct DcpIndex;
+Result<std::unique_ptr<ForeignSource>> OpenDcpIndex(FileSystem& fs, const std::string& path,
+                                                    ReaderOptions& options, DcpIndex index);
+StoredNames NamesOfDcpIndex(const DcpIndex& index);
 
 // A directory of torch.distributed.checkpoint, as dcp.save() of {"model": ..., "optimizer": ...} leaves it.
 //

@@ -152,6 +152,7 @@ Status CheckAllNamed(const std::map<ChunkKey, DcpItem>& items, const std::vector
 }
 
 Status CheckInFile(FileSystem& fs, const std::string& directory, std::string_view name, const DcpItem& item) {
+  if (item.value) return OkStatus();
   const std::string path = JoinPath(directory, item.file);
   const auto info = fs.Stat(path);
   if (info.status().kind() == StatusKind::kNotFound)
@@ -162,6 +163,8 @@ Status CheckInFile(FileSystem& fs, const std::string& directory, std::string_vie
                    name, item.where.begin, info->bytes);
   return OkStatus();
 }
+
+}  // namespace
 
 Status CheckCovered(const DcpIndex& index) {
   Catalog catalog{{{}, {std::string(kDcpMetadata)}}, {}};
@@ -177,12 +180,11 @@ Status CheckCovered(const DcpIndex& index) {
   return CheckCoverage(catalog);
 }
 
-}  // namespace
-
 std::vector<std::pair<std::string_view, const DcpItem*>> DcpIndex::items() const {
   std::vector<std::pair<std::string_view, const DcpItem*>> items;
   for (const DcpTensor& tensor : tensors)
-    for (const DcpChunk& chunk : tensor.chunks) items.emplace_back(tensor.name, &chunk.item);
+    for (const DcpChunk& chunk : tensor.chunks)
+      if (!chunk.array) items.emplace_back(tensor.name, &chunk.item);
   for (const DcpBytes& item : bytes) items.emplace_back(item.name, &item.item);
   return items;
 }
@@ -244,7 +246,9 @@ Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::ve
 nlohmann::json DcpIndex::PathsOf(const std::set<std::string, std::less<>>& names) const {
   nlohmann::json paths = nlohmann::json::object();
   for (const std::string& name : names) paths[name] = {name};
-  const PyValue* planner = FindKind(metadata.root(), "planner_data", PyKind::kDict);
+  for (const DcpTensor& tensor : tensors)
+    if (!metadata && names.contains(tensor.name)) paths[tensor.name] = tensor.path;
+  const PyValue* planner = metadata ? FindKind(metadata->root(), "planner_data", PyKind::kDict) : nullptr;
   for (size_t i = 0; planner && i + 1 < planner->items.size(); i += 2) {
     const auto name = AsText(planner->items[i]);
     if (!name || !names.contains(*name)) continue;
@@ -272,6 +276,7 @@ StoredArray DcpItems::Whole(const std::string& name, const DcpItem& item, uint32
 }
 
 Result<TorchFile> DcpItems::Peek(const std::string& name, const DcpItem& item) {
+  if (item.value) return *item.value;
   CAIRN_RETURN_IF_ERROR(CheckInFile(files_.file_system(), files_.directory(), name, item));
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
   Result<TorchFile> torch = TorchFile::Read(*file, item.where, files_.directory(), item.file);
@@ -319,11 +324,27 @@ Status DcpItems::Omit(Fate fate, const std::string& name, const DcpItem& item) {
 }
 
 Status DcpItems::Omit(Fate fate, const DcpTensor& tensor) {
-  for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(Omit(fate, tensor.name, chunk.item));
+  const auto omit = [&](const std::string& file, const StoredArray& array) {
+    for (const StoredExtent& extent : array.extents)
+      account_.Omit(fate, file, extent.file_offset, extent.range.size() * SizeOf(array.dtype), tensor.name);
+  };
+  for (const DcpChunk& chunk : tensor.chunks) {
+    if (chunk.array)
+      omit(chunk.item.file, *chunk.array);
+    else
+      CAIRN_RETURN_IF_ERROR(Omit(fate, tensor.name, chunk.item));
+    for (const auto& [file, array] : chunk.replicas) omit(file, array);
+  }
   return OkStatus();
 }
 
+StoredArray DcpItems::InFile(StoredArray array, uint32_t file_index) {
+  for (StoredExtent& extent : array.extents) extent.file = file_index;
+  return array;
+}
+
 Result<StoredArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {
+  if (chunk.array) return InFile(*chunk.array, file_index);
   CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(tensor.name, chunk.item));
   const std::string path = JoinPath(files_.directory(), chunk.item.file);
   const PyValue& root = torch.root();

@@ -19,11 +19,15 @@ inline constexpr std::string_view kDcpMetadata = ".metadata";
 struct DcpItem {
   std::string file;  // relative to the directory that is read
   Stretch where;
+  std::optional<TorchFile> value = {};  // instead: one of the values of the file (rank_files.h)
 };
 
 struct DcpChunk {
   Box box;  // of the tensor
   DcpItem item;
+  // Instead of an item: the array, whose extents are of the item's file.
+  std::optional<StoredArray> array = {};
+  std::vector<std::pair<std::string, StoredArray>> replicas = {};  // of other ranks, and their files
 };
 
 struct DcpTensor {
@@ -43,7 +47,8 @@ struct DcpBytes {  // anything that is not a tensor
 struct DcpIndex {
   std::vector<DcpTensor> tensors;
   std::vector<DcpBytes> bytes;
-  TorchFile metadata;  // its other fields
+  std::optional<TorchFile> metadata = {};  // its other fields
+  Account account = {};                    // of files that are read already
 
   // {name: path} in JSON: texts, and numbers of list items; [name] if the planner did not flatten.
   nlohmann::json PathsOf(const std::set<std::string, std::less<>>& names) const;
@@ -62,6 +67,9 @@ void DropLostStates(FileSystem& fs, const std::string& directory, ReaderOptions&
 // Checks that the items of a .metadata, if `names` has one, lie in their files, and that the chunks of each
 // tensor cover its shape once. `names`: of the files in `directory`.
 Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names);
+
+// Checks that the chunks of each tensor cover its shape once. Errors: Corrupt naming the tensor.
+Status CheckCovered(const DcpIndex& index);
 
 // The items of a directory, one open file at a time.
 class DcpItems {
@@ -86,6 +94,8 @@ class DcpItems {
   Status Omit(Fate fate, const DcpTensor& tensor);
   // The chunk's tensor as an array; of the chunk's shape.
   Result<StoredArray> Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index);
+  // An array of the index, whose extents lie in the file of this number.
+  static StoredArray InFile(StoredArray array, uint32_t file_index);
   // The number that a tensor of one element or a plain value is; nothing for others.
   Result<std::optional<double>> Number(const std::string& name, const DcpItem& item);
 

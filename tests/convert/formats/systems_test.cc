@@ -136,21 +136,18 @@ TEST(Systems, ReadsTheOnlyWeightFileUnderAnyName) {
   EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "torch");
 }
 
-TEST(Systems, FilesOfVerlAreRefusedWithItsMerger) {
+TEST(Systems, FilesOfRanksNameTheOneThatIsMissing) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFiles(dir, {"actor/huggingface/config.json", "actor/model_world_size_2_rank_0.pt",
                  "actor/optim_world_size_2_rank_0.pt", "actor/optim_world_size_2_rank_1.pt"});
-  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "verl");
-  EXPECT_EQ(OpenForeign(Fs(), dir.path()).status().kind(), StatusKind::kNotSupported);
-  EXPECT_THAT(OpenForeign(Fs(), dir.path()).status().message(), HasSubstr("verl.model_merger"));
-  const System& verl = *FindSystem("verl");
-  EXPECT_THAT(verl.check_files(Fs(), dir / "actor", *Fs().List(dir / "actor")).message(),
-              HasSubstr("/actor/model_world_size_2_rank_1.pt: is missing"));
+  const System& ranks = *FindSystem("rank-files");
+  EXPECT_EQ(Recognise(Fs(), dir.path())->system, &ranks);
+  const char* const missing = "/actor/model_world_size_2_rank_1.pt: is missing";
+  EXPECT_THAT(OpenForeign(Fs(), dir.path()).status().message(), HasSubstr(missing));
+  EXPECT_THAT(ranks.check_files(Fs(), dir / "actor", *Fs().List(dir / "actor")).message(),
+              HasSubstr(missing));
   PutFiles(dir, {"actor/model_world_size_2_rank_1.pt"});
-  EXPECT_TRUE(verl.check_files(Fs(), dir / "actor", *Fs().List(dir / "actor")).ok());
-  PutFiles(dir, {"actor/huggingface/model.safetensors"});
-  EXPECT_THAT(OpenForeign(Fs(), dir.path()).status().message(),
-              HasSubstr("cairn inspect " + (dir / "actor/huggingface")));
+  EXPECT_TRUE(ranks.check_files(Fs(), dir / "actor", *Fs().List(dir / "actor")).ok());
 }
 
 TEST(Systems, ATrackerNeedsIterationsToMeanMegatron) {
@@ -236,7 +233,7 @@ TEST(Systems, NamesOfStepsIdentifyTheSystem) {
                                            {"checkpoint_3", "dcp", 3},
                                            {"step-40", "dcp", 40},
                                            {"step_7", "dcp", 7},
-                                           {"global_step_7", "verl", 7},
+                                           {"global_step_7", "rank-files", 7},
                                            {"step9", "dcp", 9}}) {
     const auto named = ParseForeignStep(name);
     ASSERT_TRUE(named) << name;

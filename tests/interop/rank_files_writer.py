@@ -1,0 +1,125 @@
+"""Trainings whose ranks save DTensors with torch.save, as verl, SkyRL and torch_checkpointing do: DIR JSON, see forked_ranks.
+
+DIR/NAME has the files, and DIR/NAME.pt the whole tensors of weights and moments, as torch gathers them.
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+
+import torch
+from forked_ranks import run_jobs
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardedOptimStateDictConfig, ShardedStateDictConfig, StateDictType, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+
+class Odd(torch.nn.Module):
+    """Rows that no number of ranks divides, fewer rows than ranks, a frozen weight, and a count that is not a parameter."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down, self.norm = torch.nn.Linear(5, width), torch.nn.Linear(width, 3, bias=False), torch.nn.LayerNorm(3)
+        self.register_buffer("seen", torch.tensor(12))
+        self.norm.weight.requires_grad_(False)
+
+    def forward(self, x):
+        return self.norm(self.down(self.up(x)))
+
+
+def built(spec):
+    torch.manual_seed(7)
+    if not spec.get("qwen3"):
+        return Odd(6 if "tp" in spec.get("mesh", ()) else 7)  # tensor parallelism must divide it
+    return Qwen3ForCausalLM(Qwen3Config(vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True))
+
+
+def parallel(model, spec):
+    """FSDP2 over the last dimension of the mesh but tensor parallelism's; FSDP1 if the spec says so."""
+    if spec.get("fsdp1"):
+        return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    mesh = init_device_mesh("cpu", tuple(spec["mesh"].values()), mesh_dim_names=tuple(spec["mesh"]))
+    if "tp" in spec["mesh"]:
+        parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        mesh = mesh["dp"]
+    for part in [*model.children()] if not spec.get("qwen3") else model.model.layers:
+        fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train(model, optimizer, spec):
+    for step in range(2):
+        torch.manual_seed(step)
+        if spec.get("qwen3"):
+            tokens = torch.randint(0, 61, (2, 8))
+            model(input_ids=tokens, labels=tokens).loss.backward()
+        else:
+            model(torch.randn(2, 5)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def save_as_verl(model, optimizer, out, rank, world):
+    """utils/checkpoint/fsdp_checkpoint_manager.py."""
+    if isinstance(model, FullyShardedDataParallel):
+        FullyShardedDataParallel.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(offload_to_cpu=True),
+                                                     ShardedOptimStateDictConfig(offload_to_cpu=True))
+    for kind, value in (("model", model.state_dict()), ("optim", optimizer.state_dict()), ("extra_state", {"rng": torch.get_rng_state()})):
+        torch.save(value, f"{out}/{kind}_world_size_{world}_rank_{rank}.pt")
+
+
+def save_by_torch_checkpointing(model, optimizer, out, rank):
+    """0.1.1 cannot write on ext4."""
+    import torch_checkpointing
+    from torch_checkpointing.default_resharder import DefaultResharder
+
+    weights, states = get_state_dict(model, optimizer)
+    item = torch_checkpointing.ItemSpec(resharder=DefaultResharder())
+    save = torch_checkpointing.SyncCheckpointSaverConfig()
+    manager = torch_checkpointing.CheckpointManager.Config(items={"model": item, "optim": item}, save=save).build()
+    memory = f"/dev/shm/{out.replace('/', '-')}"
+    manager.save(memory, {"model": weights, "optim": states, "step": 2, "rng": torch.get_rng_state()})
+    torch.distributed.barrier()
+    if rank == 0:
+        shutil.copytree(memory, out, dirs_exist_ok=True)
+        shutil.rmtree(memory)
+
+
+def place_torch_checkpointing(directory):
+    """A copy that gathers on a CPU. It is installed beside torchtitan, whose torch is another one."""
+    shutil.copytree(f"{os.environ['CAIRN_VENV']}/titan/torch_checkpointing", f"{directory}/packages/torch_checkpointing")
+    gathers = pathlib.Path(directory, "packages/torch_checkpointing/metadata_manager.py")
+    gathers.write_text(gathers.read_text().replace('device="cuda"', 'device="cpu"').replace(".cuda()", ""))
+    sys.path.append(f"{directory}/packages")
+    torch.cuda.current_device = lambda: 0
+
+
+def job(rank, spec, out, port):
+    torch.set_num_threads(1)
+    os.makedirs(out, exist_ok=True)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{out}.store", rank=rank, world_size=spec["world"])
+    model = parallel(built(spec), spec)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    train(model, optimizer, spec)
+    whole, states = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+    if rank == 0:
+        moments = {f"{name}.{key}": value for name, held in states["state"].items() for key, value in held.items()}
+        torch.save({"weights": whole, "moments": moments}, f"{out}.pt")
+        if spec.get("qwen3"):
+            plain = built(spec)
+            plain.load_state_dict(whole)
+            plain.save_pretrained(f"{out}/huggingface")
+    if spec.get("torch_checkpointing"):
+        save_by_torch_checkpointing(model, optimizer, out, rank)
+    else:
+        save_as_verl(model, optimizer, out, rank, spec["world"])
+    torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    place_torch_checkpointing(sys.argv[1])
+    run_jobs(job)

@@ -1,0 +1,108 @@
+"""Files of ranks that hold parts of DTensors: joined, they are the tensors that torch gathers."""
+
+import json
+import pathlib
+import pickle
+import shutil
+import unittest
+
+import torch
+import torch.distributed.checkpoint as dcp
+from harness import Case, cairn, seal, written_for
+from safetensors.torch import load_file
+
+JOBS = {
+    "fsdp": {"world": 2, "mesh": {"dp": 2}},
+    "more ranks than rows": {"world": 4, "mesh": {"dp": 4}},
+    "hsdp": {"world": 4, "mesh": {"replica": 2, "dp": 2}},
+    "tensor parallel": {"world": 4, "mesh": {"dp": 2, "tp": 2}},
+    "fsdp1": {"world": 2, "fsdp1": True},
+    "one": {"world": 1, "mesh": {"dp": 1}},
+    "qwen3": {"world": 2, "mesh": {"dp": 2}, "qwen3": True},
+    "step-2": {"world": 2, "mesh": {"dp": 2}, "torch_checkpointing": True},
+    "step-4": {"world": 2, "mesh": {"dp": 2}, "torch_checkpointing": True, "qwen3": True},
+}
+
+BY_CHECKPOINTING = [name for name, job in JOBS.items() if job.get("torch_checkpointing")]
+RANK_2 = "model_world_size_4_rank_2.pt"
+
+
+class RankFilesTest(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.made = written_for(cls, "rank_files_writer.py", json.dumps(JOBS))
+
+    def whole(self, name):
+        return torch.load(self.made / f"{name}.pt")
+
+    def copy(self, name):
+        return pathlib.Path(shutil.copytree(self.made / name, self.path(name)))
+
+    def check(self, found, expected):
+        self.assertEqual(found.keys(), expected.keys())
+        for name, tensor in expected.items():
+            self.assertTrue(found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name)
+
+    def test_weights_equal_full_tensors(self):
+        for name in JOBS:
+            with self.subTest(name):
+                cairn("convert", self.made / name, self.path(name), "--to", "safetensors")
+                expected = self.whole(name)["weights"]
+                if JOBS[name].get("qwen3"):  # tied: one of the two is stored
+                    expected = {key: value for key, value in expected.items() if key != "lm_head.weight"}
+                (file,) = pathlib.Path(self.path(name)).glob("*.safetensors")
+                found = load_file(file)
+                self.check({key: found[key] for key in found if key != "lm_head.weight" or key in expected}, expected)
+
+    def test_a_release_is_that_of_transformers(self):
+        for name in ("qwen3", "step-4"):
+            config = self.made / name / "huggingface"
+            cairn("convert", self.made / name, self.path(name), "--to", "hf", "--config", config)
+            self.check(load_file(self.path(name, "model.safetensors")), load_file(config / "model.safetensors"))
+
+    def test_moments_reach_torch(self):
+        """Those of torch_checkpointing have the names of parameters."""
+        for name in BY_CHECKPOINTING:
+            cairn("convert", self.made / name, self.path(name), "--to", "dcp")
+            moments = self.whole(name)["moments"]
+            keys = {key: f"optim.state.{key}" for key in moments if not key.endswith(".step")}
+            state = {name: torch.empty_like(moments[key]) for key, name in keys.items()}
+            dcp.load(state, checkpoint_id=self.path(name), no_dist=True)
+            self.check({key: state[name] for key, name in keys.items()}, {key: moments[key] for key in keys})
+
+    def test_steps_are_sealed_whole(self):
+        for name in ("tensor parallel", "step-2"):
+            self.assertEqual(seal(self.copy(name))["system"], "rank-files")
+
+    def refused(self, name, *says):
+        text = cairn("convert", self.path(name), self.path("out"), "--to", "native", status=2).stderr
+        for words in says:
+            self.assertIn(words, text)
+
+    def test_a_lost_file_is_named(self):
+        (self.copy("more ranks than rows") / RANK_2).unlink()
+        self.refused("more ranks than rows", f"{RANK_2}: is missing")
+        step = self.copy("step-2")
+        (step / "model_1.pt").unlink()
+        self.refused("step-2", "model_1.pt: is missing")
+        (step / "metadata.pkl").unlink()  # then the mesh tells
+        self.refused("step-2", "model_1.pt: is missing")
+
+    def test_copies_that_differ_are_named(self):
+        name = "hsdp"
+        place = self.copy(name) / "model_world_size_4_rank_3.pt"
+        held = torch.load(place, weights_only=False)
+        held["up.bias"]._local_tensor[0] += 1
+        torch.save(held, place)
+        self.refused(name, "up.bias", "rank_3.pt")
+
+    def test_a_tensor_that_only_the_list_has(self):
+        place = self.copy("step-2") / "metadata.pkl"
+        listed = pickle.loads(place.read_bytes())
+        listed["metadata"]["model"]["nested_path_to_metadata"]['["gone"]'] = []
+        place.write_bytes(pickle.dumps(listed))
+        self.refused("step-2", "metadata.pkl: it names model.gone")
+
+
+if __name__ == "__main__":
+    unittest.main()
