@@ -3,13 +3,41 @@
 #include <algorithm>
 
 #include "ckpt/families/foreign_model.h"
+#include "ckpt/families/memory_names.h"
 #include "convert/formats/hugging_face/block_scaled.h"
 
 namespace cairn {
 namespace {
 
-std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const ReshapeOptions& options) {
+bool IsCut(const std::vector<TensorEntry>& tensors) {
+  return std::ranges::any_of(tensors,
+                             [](const auto& t) { return !t.spec.of_experts && !t.spec.cuts.empty(); });
+}
+
+// Cuts a model that keeps its names as transformers does. `why`: what it lacks for that.
+void CutByPlan(const Model& model, std::vector<TensorEntry>& tensors, std::string& why) {
+  const nlohmann::json& config = model.Get("config");
+  if (model.architecture || !config.is_object()) return;
+  const TypeCuts cuts = CutsOfType(config);
+  why = cuts.why;
+  std::map<std::string, Dims> weights;
+  for (const TensorEntry& tensor : tensors)
+    if (!IsOptimizerState(tensor.role)) weights.emplace(tensor.spec.name, tensor.spec.shape);
+  for (TensorEntry& tensor : tensors) {
+    const auto cut = cuts.dimensions.find(NumberedName(tensor.spec.name).pattern);
+    const auto weight = weights.find(tensor.spec.name);
+    if (cut == cuts.dimensions.end() || cut->second >= tensor.spec.shape.rank() ||
+        (weight != weights.end() && weight->second != tensor.spec.shape))
+      continue;
+    tensor.spec.cuts = {{.axis = Axis::kTp, .dim = static_cast<int8_t>(cut->second)}};
+  }
+}
+
+// `why`: what tensors that should be cut lack.
+std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const ReshapeOptions& options,
+                                       std::string& why) {
   std::vector<TensorEntry> tensors = source.catalog().tensors;
+  if (options.target.tp > 1 && !IsCut(tensors)) CutByPlan(source.manifest().model, tensors, why);
   for (TensorEntry& tensor : tensors)
     for (Cut& cut : tensor.spec.cuts)
       if (options.vocab_multiple > 0 && cut.pad > 0) cut.pad = options.vocab_multiple;
@@ -17,16 +45,14 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
 }
 
 // A model of unknown family would be whole on each tensor parallel rank, all of it on the first stage.
-Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
-  const auto& tensors = source.catalog().tensors;
+Status CheckKnownCuts(const CheckpointSource& source, const std::vector<TensorEntry>& tensors,
+                      const std::string& why, const Topology& target) {
   const Topology& now = source.manifest().topology;
   CAIRN_RETURN_IF_ERROR(CheckExpertsDivide(tensors, target).WithContext(source.name()));
-  const bool cut =
-      std::ranges::any_of(tensors, [](const auto& t) { return !t.spec.of_experts && !t.spec.cuts.empty(); });
-  if (target.tp > 1 && target.tp != now.tp && !cut)
+  if (target.tp > 1 && target.tp != now.tp && !IsCut(tensors))
     return InvalidArgument(
-        "{}: its tensors do not record how they are cut, so TP={} is not possible; use TP=1", source.name(),
-        target.tp);
+        "{}: its tensors do not record how they are cut{}, so TP={} is not possible; use TP=1", source.name(),
+        why.empty() ? "" : fmt::format(" ({})", why), target.tp);
   const bool layers =
       std::ranges::any_of(tensors, [](const auto& t) { return t.spec.layer != kBeforeLayers; });
   if (target.pp > 1 && target.pp != now.pp && !layers)
@@ -39,12 +65,14 @@ Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
 }  // namespace
 
 Result<StepPlan> PlanShards(const CheckpointSource& source, const ReshapeOptions& options) {
-  if (const Status known = CheckKnownCuts(source, options.target); !known.ok()) {
+  std::string why;
+  const std::vector<TensorEntry> tensors = TargetTensors(source, options, why);
+  if (const Status known = CheckKnownCuts(source, tensors, why, options.target); !known.ok()) {
     CAIRN_RETURN_IF_ERROR(CheckReadable(source));
     const std::string family = FamilyWithoutTable(source.manifest().model);
     return family.empty() ? known : known.WithContext(fmt::format("the family {} is unknown", family));
   }
-  return StepPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
+  return StepPlan::Make(tensors, source.manifest().model, options.target);
 }
 
 Result<Transfer> PlanReshape(CheckpointSource& source, const ReshapeOptions& options) {

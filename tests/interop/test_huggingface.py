@@ -87,7 +87,7 @@ def tensors(directory):
 
 
 def bits(tensor):
-    return tensor.contiguous().view(torch.uint8)
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 class TransformersTest(CliTest):

@@ -73,7 +73,7 @@ class HybridsTest(TransformersTest):
                 source = self.save(name, make_mixture(config))
                 self.cairn("convert", source, f"{name}-native", "--to", "native", "--dp", 2)
                 for start in (source, self.dir / f"{name}-native"):
-                    for target in (("torch-dist",), ("megatron-deepspeed",), ("universal",), ("native", "--ep", 2, "--dp", 2), ("native", "--tp", 2)):
+                    for target in (("torch-dist",), ("megatron-deepspeed",), ("universal",), ("native", "--ep", 2, "--dp", 2), ("native", "--pp", 2)):
                         done = self.cairn("convert", start, "out", "--to", *target, code=2, says=f'the family model_type "{name}"')
                         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
                         self.assertFalse((self.dir / "out").exists())

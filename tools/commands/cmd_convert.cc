@@ -97,6 +97,7 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
   TransferFlags flags = arguments.flags.transfer;
   flags.open.keep_unread = arguments.flags.options.format->name == "dcp";
+  flags.open.names_in_memory = true;
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false, arguments.dtype));
   CAIRN_ASSIGN_OR_RETURN(Topology topology, arguments.topology.Of(opened.source().manifest()));
   ChooseZero(*arguments.flags.options.format, topology);

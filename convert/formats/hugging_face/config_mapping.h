@@ -25,6 +25,7 @@ struct ConfigMapping {
   std::vector<std::pair<uint32_t, uint32_t>> twins;
   std::vector<std::string> copies;  // names of those of layers of multi-token prediction (CopiesIn)
   std::vector<std::string> history;
+  nlohmann::json state = nlohmann::json::object();  // more of the manifest's state
   // Nothing is mapped: files of a class of the family that has another output than the family's, or none.
   bool another_head = false;
 };

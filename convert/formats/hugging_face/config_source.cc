@@ -11,6 +11,7 @@
 #include "convert/foreign/stored_source.h"
 #include "convert/foreign/transpose.h"
 #include "convert/formats/hugging_face/config_mapping.h"
+#include "convert/formats/hugging_face/names_mapping.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
 
@@ -98,6 +99,7 @@ class ConfigSource final : public SourceOverAnother {
     RenameMembers(mapped, manifest_.state);
     for (const char* of_its_names : {"shared_params", "dcp_form", "dcp_others"})
       manifest_.state.erase(of_its_names);
+    manifest_.state.update(mapped.state);
     manifest_.state[kAccountKey] = AccountFor(*source_, mapped);
     std::ranges::move(history, std::back_inserter(manifest_.history));
     std::ranges::move(mapped.history, std::back_inserter(manifest_.history));
@@ -167,18 +169,40 @@ class ConfigSource final : public SourceOverAnother {
   BoxTransposer transposer_;
 };
 
+Result<ConfigModel> ReadConfigAt(FileSystem& fs, const std::string& given) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(given));
+  return ReadConfigModel(fs, info.is_directory() ? JoinPath(given, "config.json") : given);
+}
+
+std::string ReadAsFamily(const ConfigModel& config) {
+  return fmt::format("import: its names were read as those of a {} model{}", config.family->name, kByConfig);
+}
+
+// For a type that no family's table describes.
+Result<std::unique_ptr<ForeignSource>> ReadByNames(std::unique_ptr<CheckpointSource> source,
+                                                   ConfigModel config, const OpenOptions& options) {
+  config.model = config.UnderOwnNames();
+  CAIRN_ASSIGN_OR_RETURN(const auto names, FindMemoryNames(config.model.Get("config")));
+  Result<ConfigMapping> mapped = MapByNames(source->catalog(), source->manifest(), config.model, names.get(),
+                                            options.names_in_memory, options.allow);
+  if (!mapped.ok()) return mapped.status().WithContext(source->name());
+  const std::string type = FamilyWithoutTable(config.model);
+  // A release is not made of names of memory; `--config` says again which model it is.
+  if (options.names_in_memory && names != nullptr) config.model = Model();
+  return ReadMapped(std::move(source), *std::move(mapped), std::move(config), options,
+                    {fmt::format("import: its names are those of a model in {} of transformers, {}{}",
+                                 options.names_in_memory ? "memory" : "files", type, kByConfig)});
+}
+
 }  // namespace
 
 Result<ConfigModel> ReadConfigGiven(FileSystem& fs, const OpenOptions& options,
                                     std::vector<std::string>& history) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(options.config));
-  const std::string path = info.is_directory() ? JoinPath(options.config, "config.json") : options.config;
-  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigAt(fs, options.config));
   if (config.family == nullptr)
-    return NotSupported("{}: no table knows {}; without --config the tensors keep their own names", path,
-                        FamilyWithoutTable(config.model));
-  history.push_back(
-      fmt::format("import: its names were read as those of a {} model{}", config.family->name, kByConfig));
+    return NotSupported("{}: no table knows {}; without --config the tensors keep their own names",
+                        config.path, FamilyWithoutTable(config.model));
+  history.push_back(ReadAsFamily(config));
   return config;
 }
 
@@ -190,14 +214,14 @@ bool IsReadByConfig(const json& history) {
 
 Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
                                                     const OpenOptions& options) {
-  std::vector<std::string> said;
-  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigGiven(fs, options, said));
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigAt(fs, options.config));
+  if (config.family == nullptr) return ReadByNames(std::move(source), std::move(config), options);
   std::vector<std::string> history = ChooseMtpLayers(source->catalog(), options.allow, config);
   Result<ConfigMapping> mapped = MapByConfig(source->catalog(), &source->manifest(), config, options.allow);
   if (!mapped.ok())
     return WhyNotRead(source->name(), mapped.status().WithContext(source->name()),
                       {source->catalog().tensors, config.UnderOwnNames()}, options.allow);
-  std::ranges::move(said, std::back_inserter(history));
+  history.push_back(ReadAsFamily(config));
   return ReadMapped(std::move(source), *std::move(mapped), std::move(config), options, std::move(history));
 }
 

@@ -21,9 +21,11 @@ Result<ConfigModel> ReadConfigGiven(FileSystem& fs, const OpenOptions& options,
 // True if such a line is in a history.
 bool IsReadByConfig(const nlohmann::json& history);
 
-// Errors: those of ReadConfigGiven; NotSupported if a state's shape cannot be cut; InvalidArgument if names
-// are unknown; NotFound naming the missing tensors; Corrupt naming a tensor of another shape, or copies of
-// tied embeddings that differ.
+// A model of a family without a table keeps its names, those of its files or of memory
+// (options.names_in_memory).
+// Errors: those of ReadConfigGiven but for such a family; NotSupported if a state's shape cannot be cut;
+// InvalidArgument if names are unknown; NotFound naming the missing tensors; Corrupt naming a tensor of
+// another shape, or copies of tied embeddings that differ.
 Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
                                                     const OpenOptions& options);
 
