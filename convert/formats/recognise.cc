@@ -59,9 +59,6 @@ struct Unsupported {
 };
 
 constexpr Unsupported kUnsupported[] = {
-    {"shard-*-model-*.safetensors", "torch.distributed.checkpoint in safetensors form",
-     "join its files with consolidate_safetensors_files of "
-     "torch.distributed.checkpoint._consolidate_hf_safetensors, or with NeMo Automodel's consolidate.sh"},
     {"model-rank-*-part-*.safetensors", "vLLM's sharded_state, with a part of each tensor in each file",
      "give the model that it was made from"},
     {"*.gguf", "GGUF, llama.cpp's quantized form", "convert the Hugging Face model that it was made from"},

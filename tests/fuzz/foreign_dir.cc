@@ -83,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
   MemoryFileSystem fs;
   Unpack(TextOf(data, size), fs);
-  const auto source = OpenForeign(fs, "ckpt");
+  const auto source = OpenForeign(fs, "ckpt", {.allow = {"ranks"}});
   if (source.ok())
     Read(**source);
   else

@@ -1,4 +1,5 @@
-"""Trainings whose ranks save DTensors with torch.save, as verl, SkyRL and torch_checkpointing do: DIR JSON, see forked_ranks.
+"""Trainings whose ranks save their parts of DTensors, as verl, SkyRL and torch_checkpointing do, or torch itself in safetensors: DIR JSON,
+see forked_ranks.
 
 DIR/NAME has the files, and DIR/NAME.pt the whole tensors of weights and moments, as torch gathers them.
 """
@@ -9,6 +10,7 @@ import shutil
 import sys
 
 import torch
+import torch.distributed.checkpoint as dcp
 from forked_ranks import run_jobs
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -113,7 +115,10 @@ def job(rank, spec, out, port):
             plain = built(spec)
             plain.load_state_dict(whole)
             plain.save_pretrained(f"{out}/huggingface")
-    if spec.get("torch_checkpointing"):
+    if spec.get("slices"):
+        weights = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}  # it refuses shared memory
+        dcp.save(weights, storage_writer=dcp.HuggingFaceStorageWriter(out, save_distributed=True))
+    elif spec.get("torch_checkpointing"):
         save_by_torch_checkpointing(model, optimizer, out, rank)
     else:
         save_as_verl(model, optimizer, out, rank, spec["world"])

@@ -20,6 +20,8 @@ JOBS = {
     "one": {"world": 1, "mesh": {"dp": 1}},
     "qwen3": {"world": 2, "mesh": {"dp": 2}, "qwen3": True},
     "step-2": {"world": 2, "mesh": {"dp": 2}, "torch_checkpointing": True},
+    "slices": {"world": 4, "mesh": {"dp": 4}, "slices": True},
+    "slices of qwen3": {"world": 2, "mesh": {"dp": 2}, "slices": True, "qwen3": True},
     "step-4": {"world": 2, "mesh": {"dp": 2}, "torch_checkpointing": True, "qwen3": True},
 }
 
@@ -46,16 +48,19 @@ class RankFilesTest(Case):
     def test_weights_equal_full_tensors(self):
         for name in JOBS:
             with self.subTest(name):
-                cairn("convert", self.made / name, self.path(name), "--to", "safetensors")
+                more = ("--allow", "ranks") if "slices" in JOBS[name] else ()
+                cairn("convert", self.made / name, self.path(name), "--to", "safetensors", *more)
                 expected = self.whole(name)["weights"]
                 if JOBS[name].get("qwen3"):  # tied: one of the two is stored
                     expected = {key: value for key, value in expected.items() if key != "lm_head.weight"}
+                if "slices" in JOBS[name]:  # a number beside the weights is the training's, as in any DCP
+                    expected.pop("seen", None)
                 (file,) = pathlib.Path(self.path(name)).glob("*.safetensors")
                 found = load_file(file)
                 self.check({key: found[key] for key in found if key != "lm_head.weight" or key in expected}, expected)
 
     def test_a_release_is_that_of_transformers(self):
-        for name in ("qwen3", "step-4"):
+        for name in ("qwen3", "step-4", "slices of qwen3"):
             config = self.made / name / "huggingface"
             cairn("convert", self.made / name, self.path(name), "--to", "hf", "--config", config)
             self.check(load_file(self.path(name, "model.safetensors")), load_file(config / "model.safetensors"))
@@ -95,6 +100,18 @@ class RankFilesTest(Case):
         held["up.bias"]._local_tensor[0] += 1
         torch.save(held, place)
         self.refused(name, "up.bias", "rank_3.pt")
+
+    def test_slices_do_not_name_the_last_rank(self):
+        name = "slices of qwen3"
+        files = sorted(self.copy(name).glob("shard-*"))
+        self.refused(name, "how many ranks wrote them", "--allow ranks")
+        files[1].unlink()
+        config = self.made / name / "huggingface"
+        text = cairn("convert", self.path(name), self.path("out"), "--to", "hf", "--config", config, status=2).stderr
+        self.assertIn("config.json", text)
+        self.copy("slices")
+        pathlib.Path(self.path("slices"), "shard-00002-model-00001-of-00001.safetensors").unlink()
+        self.refused("slices", "the files of rank 2 are missing")
 
     def test_a_tensor_that_only_the_list_has(self):
         place = self.copy("step-2") / "metadata.pkl"

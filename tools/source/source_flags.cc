@@ -34,7 +34,8 @@ void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
       ->option_text("FILE");
   verb.add_option("--allow", options.allow,
                   "leave out stored tensors that Cairn has no place for, or 'optimizer' if its state cannot "
-                  "be read; 'experts': take files that lack some; 'slice': take one rank's file; repeatable")
+                  "be read; 'experts': take files that lack some; 'slice': take one rank's file; "
+                  "'ranks': no rank's file is missing; repeatable")
       ->allow_extra_args(false)
       ->option_text("GLOB");
   verb.add_option("--true-vocab-size", options.vocab_size,

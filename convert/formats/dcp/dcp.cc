@@ -10,6 +10,7 @@
 
 #include "ckpt/io/strict_json.h"
 #include "convert/formats/dcp/dcp_pair.h"
+#include "convert/formats/dcp/dcp_slices.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/training/dcp_param_groups.h"
 #include "convert/formats/training/dcp_places.h"
@@ -30,6 +31,12 @@ DcpOptimizers OptimizersOf(const DcpIndex& index) {
   std::vector<DcpName> names = NamesOf(index);
   for (const DcpBytes& bytes : index.bytes) names.push_back({bytes.name});
   return DcpOptimizersOf(names);
+}
+
+Result<DcpIndex> ReadAny(FileSystem& fs, const std::string& path, ReaderOptions& options) {
+  const auto names = fs.List(path);
+  if (names.ok() && !HoldsDcp(fs, path) && HoldsDcpSlices(*names)) return ReadDcpSlices(fs, path, options);
+  return ReadDcp(fs, path);
 }
 
 class DcpReader {
@@ -91,7 +98,7 @@ class DcpReader {
   // Whether a tensor or an item is of an optimizer that is kept as it is.
   bool IsUnread(const std::string& name) const { return IsOfDcpOptimizers(name, unread_); }
   static bool IsNumber(const DcpTensor& tensor) {
-    return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1;
+    return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1 && !tensor.chunks[0].array;
   }
 
   // Our own writer says which names are parameters, and which are the training's, whatever they look like.
@@ -385,13 +392,14 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
   if (!info.ok() || !info->is_directory()) return false;
   if (HoldsDcp(fs, path)) return true;
   const auto names = fs.List(path);
-  return names.ok() &&
-         std::ranges::any_of(*names, [](const std::string& n) { return n.ends_with(".distcp"); });
+  return names.ok() && (HoldsDcpSlices(*names) || std::ranges::any_of(*names, [](const std::string& n) {
+                          return n.ends_with(".distcp");
+                        }));
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
                                                ReaderOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcp(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadAny(fs, path, options));
   return OpenDcpIndex(fs, path, options, std::move(index));
 }
 
@@ -405,7 +413,8 @@ Result<std::unique_ptr<ForeignSource>> OpenDcpIndex(FileSystem& fs, const std::s
 }
 
 Result<StoredNames> NamesOfDcp(FileSystem& fs, const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcp(fs, path));
+  ReaderOptions options{OpenOptions{.allow = {"ranks"}}, {}};
+  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadAny(fs, path, options));
   return NamesOfDcpIndex(index);
 }
 

@@ -185,8 +185,8 @@ Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path
 Status CheckNoSlice(const WeightFiles& files, ReaderOptions& options) {
   if (files.slice.empty() || IsAllowed(options, "slice")) return OkStatus();
   return NotSupported(
-      "{}: it has only one rank's part of each tensor; join the files of all ranks with "
-      "consolidate_safetensors_files of torch.distributed.checkpoint; --allow slice takes the part",
+      "{}: it has only one rank's part of each tensor; give the directory with the files of all ranks, or "
+      "--allow slice, which takes the part",
       JoinPath(files.directory, files.slice));
 }
 

@@ -86,8 +86,7 @@ TEST(Systems, NotesUnreadOptimizersAndAdapters) {
 
 TEST(Systems, NamesUnsupportedFilesAndAlternatives) {
   for (const auto& [file, says] :
-       {std::pair("model-Q4_K_M.gguf", "GGUF"), std::pair("_CHECKPOINT_METADATA", "Orbax"),
-        std::pair("shard-00001-model-00001-of-00002.safetensors", "consolidate_safetensors_files")}) {
+       {std::pair("model-Q4_K_M.gguf", "GGUF"), std::pair("_CHECKPOINT_METADATA", "Orbax")}) {
     const TempDir dir(TempDir::Place::kMemory);
     PutFiles(dir, {"config.json", file});
     const auto found = Recognise(Fs(), dir.path());
