@@ -69,6 +69,7 @@ MemoryNames::MemoryNames(const std::string& type, const json& group)
     : class_name_(group["types"][type]),
       first_(group["first"]),
       tied_(group.value("tied", std::map<std::string, std::string>())),
+      trained_(group.value("trained", std::map<std::string, std::string>())),
       ties_(group.value("ties", false)),
       same_(group.value("same", std::set<std::string>())),
       touched_(group.value("touched", std::vector<std::string>())) {

@@ -63,6 +63,9 @@ class MemoryNames {
   const std::string& first() const { return first_; }
   // Tensors that are copies of others if the configuration ties them: the original by the copy, in memory.
   std::map<std::string, std::string> Tied(const nlohmann::json& config) const;
+  // Originals whose optimizer's states torch gives the name of a copy, which comes first in the model: that
+  // name by the original.
+  const std::map<std::string, std::string>& trained() const { return trained_; }
 
  private:
   using Index = std::unordered_map<std::string, std::pair<size_t, size_t>>;  // of patterns: row, name
@@ -70,7 +73,7 @@ class MemoryNames {
   void AddRow(NamesRow row);
 
   std::string class_name_, first_;
-  std::map<std::string, std::string> tied_;
+  std::map<std::string, std::string> tied_, trained_;
   bool ties_ = false;  // if the configuration does not say
   std::vector<NamesRow> rows_;
   std::set<std::string> same_;        // patterns of names that are converted to themselves

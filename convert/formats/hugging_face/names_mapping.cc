@@ -342,9 +342,10 @@ class NamesMapper {
   }
 
   uint32_t Add(ParameterSpec spec, uint32_t tensor) {
-    auto& made = mapped_.parameters_of[entry(tensor).spec.name];
-    if (std::ranges::find(made, spec.name) == made.end()) made.push_back(spec.name);
-    mapped_.catalog.tensors.push_back({std::move(spec), entry(tensor).role, entry(tensor).dtype});
+    const TensorEntry& stored = entry(tensor);
+    const auto named = named_by_.try_emplace(stored.spec.name, stored.role).first;
+    if (named->second == stored.role) mapped_.parameters_of[stored.spec.name].push_back(spec.name);
+    mapped_.catalog.tensors.push_back({std::move(spec), stored.role, stored.dtype});
     return static_cast<uint32_t>(mapped_.catalog.tensors.size() - 1);
   }
 
@@ -355,10 +356,25 @@ class NamesMapper {
     if (const auto form = training_.state.find(kDcpForm); form != training_.state.end())
       mapped_.state[kDcpForm] = *form;
     if (!in_memory_) return;
+    if (!tied_.empty()) NameByTrained();
     std::set<std::string> held;
     for (const TensorEntry& tensor : mapped_.catalog.tensors) held.insert(tensor.spec.name);
     for (const auto& [copy, original] : tied_)
       if (held.contains(original) && !held.contains(copy)) mapped_.state["shared_params"][copy] = original;
+  }
+
+  // The name that an optimizer's states have becomes that of the original.
+  void NameByTrained() {
+    for (const auto& [original, trained] : names_->trained()) {
+      for (TensorEntry& tensor : mapped_.catalog.tensors)
+        if (tensor.spec.name == original) tensor.spec.name = trained;
+      for (auto& [stored, parameters] : mapped_.parameters_of)
+        std::ranges::replace(parameters, original, trained);
+      for (auto& [copy, of] : tied_)
+        if (of == original) of = trained;
+      tied_.erase(trained);
+      tied_[original] = trained;
+    }
   }
 
   const TensorTable& stored_;
@@ -377,6 +393,7 @@ class NamesMapper {
   std::map<std::string, Dims> shape_of_;  // of weights, by name
   std::vector<Key> order_;
   std::map<Key, Group> groups_;
+  std::map<std::string, Role> named_by_;  // the role that gave a stored name its parameters
   ConfigMapping mapped_;
 };
 
