@@ -30,6 +30,7 @@ bool FailingFileSystem::Fails(const FsCall& call) {
 }
 
 Status FailingFileSystem::Do(const FsCall& call, const std::function<Status()>& run) {
+  if (!call.path.starts_with(failure_.under)) return run();
   {
     const std::lock_guard lock(mutex_);
     if (call.kind == CallKind::kCreate) condemned_.erase(call.path);  // a new file

@@ -16,6 +16,7 @@ struct Failure {
   StatusKind kind = StatusKind::kIoError;
   bool lasting =
       false;  // the disk is gone from then on; with kNoSpace: full, so that only what needs space fails
+  std::string under = {};  // only calls on paths that begin so count, and fail; empty: all
 };
 
 class FailingFileSystem final : public WrappedFileSystem {

@@ -53,5 +53,6 @@ void RunErrors(const GoalOptions& options, Tally& tally);
 void RunDamage(const GoalOptions& options, Tally& tally);
 void RunReaders(const GoalOptions& options, Tally& tally);
 void RunMutants(const GoalOptions& options, Tally& tally);
+void RunNodeSteps(const GoalOptions& options, Tally& tally);
 
 }  // namespace cairn

@@ -18,6 +18,7 @@ struct Goal {
 constexpr Goal kGoals[] = {
     {"kill_points", RunKillPoints}, {"power_loss", RunPowerLoss}, {"errors", RunErrors},
     {"damage", RunDamage},          {"readers", RunReaders},      {"mutants", RunMutants},
+    {"node_steps", RunNodeSteps},
 };
 
 bool Run(const Goal& goal, const GoalOptions& options) {

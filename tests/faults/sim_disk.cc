@@ -209,6 +209,7 @@ std::unique_ptr<SimDisk> SimDisk::AfterKill(const Journal& journal, size_t at, R
   }
   if (at == journal.size() || journal[at]->kind != Kind::kWrite || random() % 2 == 0) return disk;
   DiskOp half = *journal[at];
+  if (half.bytes->empty()) return disk;
   half.bytes = std::make_shared<const std::string>(half.bytes->substr(0, random() % half.bytes->size()));
   (void)disk->Do(std::move(half));
   return disk;

@@ -1,18 +1,15 @@
 // Ranks as threads, each with a helper at the other end of a socket, as in cairn.torch.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,9 +20,8 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/verify.h"
+#include "tests/support/served_helper.h"
 #include "tests/support/temp_dir.h"
-#include "tools/serve/message_socket.h"
-#include "tools/serve/server.h"
 
 namespace cairn {
 namespace {
@@ -34,53 +30,8 @@ using nlohmann::json;
 
 constexpr uint64_t kRows = 6, kColumns = 1000;
 
-class Trainer {
+class Trainer : public ServedHelper {
  public:
-  Trainer() {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-    socket_.emplace(UniqueFd(ends[0]));
-    helper_ = std::thread([fd = ends[1]] {
-      (void)ServeTrainer(FileSystem::Posix(), UniqueFd(fd), [](const std::string&, bool) { return 1.0; });
-    });
-  }
-  ~Trainer() { Die(); }
-  // As when a trainer is killed: its socket closes, and its helper continues with the saves that it has.
-  void Die() {
-    socket_.reset();
-    if (helper_.joinable()) helper_.join();
-  }
-
-  // The reply to a request; events are skipped.
-  Message Ask(json request, std::string tail = {}, int descriptor = -1) {
-    return Await(Send(std::move(request), std::move(tail), descriptor));
-  }
-  int64_t Send(json request, std::string tail = {}, int descriptor = -1) {
-    request["id"] = ++id_;
-    SendAsItIs(std::move(request), std::move(tail), descriptor);
-    return id_;
-  }
-  void SendAsItIs(json request, std::string tail = {}, int descriptor = -1) {
-    socket_->Send({std::move(request), std::move(tail)}, descriptor);
-  }
-  // The helper ends by itself.
-  bool Ended() { return Await(-1).packet.head.empty(); }
-  // The next reply or event.
-  json Next() {
-    auto message = socket_->Receive();
-    return message.ok() && *message ? (*message)->packet.head : json();
-  }
-  // Replies to other requests, which may come before this one, are kept.
-  Message Await(int64_t id) {
-    while (!others_.contains(id)) {
-      auto message = socket_->Receive();
-      if (!message.ok() || !*message) return {};
-      const json& head = (*message)->packet.head;
-      if (!head.contains("event")) others_.insert_or_assign(head["id"].get<int64_t>(), std::move(**message));
-    }
-    return std::move(others_.extract(id).mapped());
-  }
-
   // Rows [begin, end) of a tensor of floats `value`, column by row.
   void Plan(int rank, int world, uint64_t begin, uint64_t end, float value) {
     const json pieces = begin == end
@@ -126,12 +77,6 @@ class Trainer {
 
   static constexpr uint64_t kEverything = 1 << 30;
   static constexpr const char* kNonce = "00112233aabbccdd";
-
- private:
-  std::optional<MessageSocket> socket_;
-  std::thread helper_;
-  int64_t id_ = 0;
-  std::map<int64_t, Message> others_;  // replies that nobody has asked for yet, by request
 };
 
 // Both ranks save; returns the replies.
