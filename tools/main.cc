@@ -13,6 +13,7 @@
 #include "ckpt/base/threads.h"
 #include "ckpt/families/families.h"
 #include "ckpt/io/file_system.h"
+#include "convert/formats/systems.h"
 #include "runtime/config/wrapped_help.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/hints.h"
@@ -44,11 +45,16 @@ std::vector<std::string> FlagsForWords(std::vector<std::string> arguments) {
   return arguments;
 }
 
-// --quiet, --no-progress and --families hold for every verb, before it or after it; train passes its own
-// flags on. Errors: those of AddFamilies().
+struct TableFlag {
+  std::string_view name;
+  Status (*add)(FileSystem& fs, const std::string& directory);
+};
+constexpr TableFlag kTables[] = {{"--families", AddFamilies}, {"--layouts", AddLayouts}};
+
+// --quiet, --no-progress, --families and --layouts hold for every verb, before it or after it; train passes
+// its own flags on. Errors: those of AddFamilies() and AddLayouts().
 Status TakeGeneralFlags(std::vector<std::string>& arguments) {
   if (arguments.front() == "train") return OkStatus();
-  constexpr std::string_view kFamilies = "--families";
   std::vector<std::string> left;
   for (auto word = arguments.begin(); word != arguments.end(); ++word) {
     if (*word == "--") {
@@ -58,11 +64,13 @@ Status TakeGeneralFlags(std::vector<std::string>& arguments) {
     if (*word == "-q" || *word == "--quiet" || *word == "--no-progress") {
       Progress::TurnOff();
       if (*word != "--no-progress") PrintNoNotes();
-    } else if (*word == kFamilies) {
-      if (++word == arguments.end()) return InvalidArgument("{}: which directory?", kFamilies);
-      CAIRN_RETURN_IF_ERROR(AddFamilies(FileSystem::Posix(), *word));
-    } else if (word->starts_with(std::string(kFamilies) + "=")) {
-      CAIRN_RETURN_IF_ERROR(AddFamilies(FileSystem::Posix(), word->substr(kFamilies.size() + 1)));
+    } else if (const auto table =
+                   std::ranges::find(kTables, word->substr(0, word->find('=')), &TableFlag::name);
+               table != std::end(kTables)) {
+      const bool joined = word->size() > table->name.size();
+      if (!joined && ++word == arguments.end()) return InvalidArgument("{}: which directory?", table->name);
+      CAIRN_RETURN_IF_ERROR(
+          table->add(FileSystem::Posix(), joined ? word->substr(table->name.size() + 1) : *word));
     } else {
       left.push_back(*word);
     }
@@ -111,9 +119,13 @@ int Run(int argc, char** argv, bool json) {
   bool read = false;
   app.add_flag("-q,--quiet", read, "no progress and no notes on stderr; also after the verb");
   app.add_flag("--no-progress", read, "no progress on stderr; also after the verb");
-  std::string families;
+  std::string families;  // and layouts
   app.add_option("--families", families,
                  "read more families of models, from the *.json of a directory; also after the verb")
+      ->option_text("DIR");
+  app.add_option(
+         "--layouts", families,
+         "read more names of trainers' steps and files, from the *.json of a directory; also after the verb")
       ->option_text("DIR");
   app.require_subcommand(1);
   Verb verb;

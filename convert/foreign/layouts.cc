@@ -17,7 +17,7 @@ Result<TrainerLayout> ReadLayout(const std::string& file, const json& row) {
   TrainerLayout layout{.program = of.Text("program"),
                        .format = of.Text("format", ""),
                        .steps = of.Texts("steps"),
-                       .tracker = of.Text("tracker", ""),
+                       .trackers = of.Texts("trackers"),
                        .last = of.Text("last", ""),
                        .last_after = of.Text("last_after", ""),
                        .without_last = of.Texts("without_last"),
@@ -36,6 +36,15 @@ Result<TrainerLayout> ReadLayout(const std::string& file, const json& row) {
   return layout;
 }
 
+std::vector<TrainerLayout>& AllLayouts() {
+  static std::vector<TrainerLayout> layouts = [] {
+    Result<std::vector<TrainerLayout>> read = ReadLayouts("layouts.json", kLayoutsText);
+    if (!read.ok()) throw std::logic_error(read.status().message());
+    return *std::move(read);
+  }();
+  return layouts;
+}
+
 }  // namespace
 
 std::optional<int64_t> TrainerLayout::StepOf(std::string_view name) const {
@@ -52,13 +61,11 @@ std::optional<int64_t> TrainerLayout::StepOf(std::string_view name) const {
   return std::nullopt;
 }
 
-std::span<const TrainerLayout> TrainerLayouts() {
-  static const std::vector<TrainerLayout> layouts = [] {
-    Result<std::vector<TrainerLayout>> read = ReadLayouts("layouts.json", kLayoutsText);
-    if (!read.ok()) throw std::logic_error(read.status().message());
-    return *std::move(read);
-  }();
-  return layouts;
+std::span<const TrainerLayout> TrainerLayouts() { return AllLayouts(); }
+
+void PutFirst(std::vector<TrainerLayout> layouts) {
+  std::vector<TrainerLayout>& all = AllLayouts();
+  all.insert(all.begin(), std::make_move_iterator(layouts.begin()), std::make_move_iterator(layouts.end()));
 }
 
 Result<std::vector<TrainerLayout>> ReadLayouts(const std::string& file, std::string_view text) {

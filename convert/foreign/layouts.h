@@ -18,10 +18,10 @@ struct ModelAndOptimizer {
 
 struct TrainerLayout {
   std::string program;
-  std::string format;              // System::name of its steps; empty: the row has no steps
-  std::vector<std::string> steps;  // names of steps, '#' for a number; the last one is the step's
-  std::string tracker;             // beside the steps: names the newest finished one
-  std::string last;                // in a step: written after all others
+  std::string format;                 // System::name of its steps; empty: the row has no steps
+  std::vector<std::string> steps;     // names of steps, '#' for a number; the last one is the step's
+  std::vector<std::string> trackers;  // beside the steps, one of these names the newest finished one
+  std::string last;                   // in a step: written after all others
   std::string last_after;  // written after files that match this glob, in their folder; empty: once a step
   std::vector<std::string>
       without_last;                 // globs of files of other programs' steps, named the same, without it
@@ -35,6 +35,9 @@ struct TrainerLayout {
 
 // In the order of recognition.
 std::span<const TrainerLayout> TrainerLayouts();
+
+// Recognised before all others. Call it before a path is looked at.
+void PutFirst(std::vector<TrainerLayout> layouts);
 
 // Errors: InvalidArgument naming `file` and the key.
 Result<std::vector<TrainerLayout>> ReadLayouts(const std::string& file, std::string_view text);

@@ -135,6 +135,27 @@ const System* FindSystem(std::string_view name) {
   return found == std::end(kSystems) ? nullptr : found;
 }
 
+Status AddLayouts(FileSystem& fs, const std::string& directory) {
+  constexpr uint64_t kMaxBytes = 1 << 20;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  std::vector<TrainerLayout> added;
+  for (const std::string& name : names) {
+    if (!name.ends_with(".json")) continue;
+    const std::string path = JoinPath(directory, name);
+    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxBytes));
+    CAIRN_ASSIGN_OR_RETURN(std::vector<TrainerLayout> layouts, ReadLayouts(path, text));
+    for (TrainerLayout& layout : layouts) {
+      if (!layout.format.empty() && !FindSystem(layout.format))
+        return InvalidArgument("{}: {}: format is {}, which --from does not take", path, layout.program,
+                               layout.format);
+      added.push_back(std::move(layout));
+    }
+  }
+  if (added.empty()) return NotFound("{}: it has no *.json files with layouts", directory);
+  PutFirst(std::move(added));
+  return OkStatus();
+}
+
 std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const TrainerLayout> layouts) {
   for (const TrainerLayout& layout : layouts)
     if (const auto step = layout.StepOf(name)) return NamedStep{&layout, *step, /*named=*/true};

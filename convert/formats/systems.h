@@ -69,6 +69,10 @@ std::span<const System> Systems();
 // Null if no row has this name.
 const System* FindSystem(std::string_view name);
 
+// Adds the rows in the *.json of a directory, before the built-in ones. Errors: NotFound if it has none;
+// InvalidArgument naming the file and the key, or a format that no row has.
+Status AddLayouts(FileSystem& fs, const std::string& directory);
+
 // A directory that is a step of another system.
 struct NamedStep {
   const TrainerLayout* layout = nullptr;  // null: of a system whose steps have no names of their own

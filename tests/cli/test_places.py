@@ -422,6 +422,15 @@ def verl_run_of_fsdp(t):
 
 
 @tree()
+def skyrl_run(t):
+    for number in (2, 4, 6):
+        for rank in range(2):
+            t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", f"global_step_{number}/policy/model_world_size_2_rank_{rank}.pt")
+        t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", f"global_step_{number}/trainer_state.pt")
+    t.write("latest_ckpt_global_step.txt", "4")
+
+
+@tree()
 def verl_run(t):
     for number in (2, 4):
         t.put("torch_dist/iter_0000004", f"global_step_{number}/actor/dist_ckpt")

@@ -1,5 +1,6 @@
 """cairn seal as a user and a job script call it: runs that the program exported, as another system's trainer would leave them."""
 
+import json
 import os
 import re
 import shlex
@@ -368,6 +369,26 @@ class PlaceTest(CliTest):
                           says="common.pt is missing")
         self.typed(done)
         self.cairn("inspect", weights.parent, "--from", "dcp")
+
+    def test_layouts_of_a_directory_are_read_or_refused_by_name(self):
+        """Of a trainer that no built-in row knows: its steps, its tracker, and where in a step the model is."""
+        model = self.export("hf", "model")
+        for number in (2, 4, 6):
+            shutil.copytree(model, self.dir / f"kiln/firing_{number}/parts/ware")
+        self.cairn("ls", self.dir / "kiln", code=2, says="no run and no step")
+        layouts = self.dir / "layouts"
+        layouts.mkdir()
+        row = {"program": "Kiln", "format": "hf", "steps": ["firing_#"], "trackers": ["newest"], "models": ["parts/ware"]}
+        for wrong, says in (({"format": "clay"}, "format is clay"), ({"steps": ["firing"]}, "must end with '#'"),
+                            ({"glaze": 1}, "unknown key 'glaze'")):
+            (layouts / "kiln.json").write_text(json.dumps([row | wrong]))
+            self.assertEqual(len(self.cairn("ls", self.dir, "--layouts", layouts, code=2, says=says).stderr.splitlines()), 1)
+        (layouts / "kiln.json").write_text(json.dumps([row]))
+        (self.dir / "kiln/newest").write_text("firing_4")
+        listed = self.cairn("ls", self.dir / "kiln", f"--layouts={layouts}").stdout
+        self.assertIn("firing_4", listed)
+        self.cairn("inspect", self.dir / "kiln", "--layouts", layouts, says="firing_4")
+        self.cairn("verify", self.dir / "kiln/firing_2", "--layouts", layouts, says="good")
 
     def test_steps_of_other_programs(self):
         """Where a program keeps a checkpoint in its step, and which of its directories are steps, is data (systems.cc, recognise.cc).

@@ -30,13 +30,19 @@ struct Tracker {
 // nullopt if the step's system has no tracker. Inside transformers' checkpoint-40 the Trainer's own file
 // counts. Lightning's steps have a tracker each, which is only about that step.
 std::optional<Tracker> TrackerOf(FileSystem& fs, const FoundStep& step) {
-  if (!step.layout || step.layout->tracker.empty()) return std::nullopt;
+  if (!step.layout || step.layout->trackers.empty()) return std::nullopt;
   if (!step.named && !FindSystem(step.layout->format)->step_of)
     return std::nullopt;  // NeMo writes none beside its steps
   const std::string run = ParentDir(CanonicalPath(step.path));
-  const std::string inside = JoinPath(step.path, step.layout->tracker);
-  const bool alone = !step.named && fs.Stat(inside).ok();
-  Tracker tracker{.path = alone ? inside : JoinPath(run, step.layout->tracker)};
+  const std::vector<std::string>& names = step.layout->trackers;
+  const auto is_in = [&](const std::string& directory) {
+    return [&fs, directory](const std::string& name) { return fs.Stat(JoinPath(directory, name)).ok(); };
+  };
+  const auto inside = std::ranges::find_if(names, is_in(step.path));
+  const bool alone = !step.named && inside != names.end();
+  const auto beside = std::ranges::find_if(names, is_in(run));
+  Tracker tracker{.path = alone ? JoinPath(step.path, *inside)
+                                : JoinPath(run, beside == names.end() ? names[0] : *beside)};
   const auto text = ReadSmallFile(fs, tracker.path, 4096);
   if (!text.ok()) return tracker;
   tracker.text = text->substr(0, text->find_first_of(" \r\n"));
@@ -149,7 +155,7 @@ std::string WhyNotProvenFinished(FileSystem& fs, const FoundStep& step, const st
   const auto is_last = [](const StepFile& file) {
     return std::ranges::any_of(TrainerLayouts(), [&](const TrainerLayout& layout) {
       return (!layout.last.empty() && LastName(file.name) == layout.last) ||
-             (!layout.tracker.empty() && file.name == layout.tracker);
+             std::ranges::find(layout.trackers, file.name) != layout.trackers.end();
     });
   };
   if ((tracker && tracker->Reaches(step)) || std::ranges::any_of(files, is_last)) return {};
