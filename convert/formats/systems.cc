@@ -118,12 +118,14 @@ constexpr System kSystems[] = {
      .matches = MatchesRankFiles,
      .open = OpenRankFiles,
      .names = NamesOfRankFiles,
+     .own_names = true,
      .training = true,
      .check_files = CheckRankFiles},
     {.name = "torch",
      .reads = "a file of torch.save, every tensor under its own name",
      .matches = MatchesTorch,
-     .open = OpenTorch},
+     .open = OpenTorch,
+     .own_names = true},
 };
 
 }  // namespace

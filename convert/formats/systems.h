@@ -37,6 +37,7 @@ struct System {
                                                  ReaderOptions& options) = nullptr;
   // What is known of a checkpoint that `open` refuses. Null: nothing. Errors: as above.
   Result<StoredNames> (*names)(FileSystem& fs, const std::string& path) = nullptr;
+  bool own_names = false;        // of the program that wrote it: a config.json may lie beside the file
   bool training = false;         // a training's own files; else weights for use, which may be next to them
   std::string_view covers = {};  // a more general format that recognises the same files
   std::string_view writes = {};  // one line for `cairn convert --help`; empty: --to does not take it

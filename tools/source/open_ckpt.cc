@@ -60,8 +60,7 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
   opened.system = FindSystem(options.format);
   CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, checkpoint, options));
   if (!opened.foreign->note().empty()) notes.push_back("note: " + opened.foreign->note());
-  if (options.config.empty() && (opened.system->name == "torch" || opened.system->name == "verl"))
-    NoteConfig(opened, notes);
+  if (options.config.empty() && opened.system->own_names) NoteConfig(opened, notes);
   return OkStatus();
 }
 
