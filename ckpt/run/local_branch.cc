@@ -44,7 +44,8 @@ Result<std::optional<BranchedStep>> ReadLocalNote(FileSystem& fs, const std::str
   }
   if (note) return note;
   return Corrupt(
-      "{} is not what Cairn notes there about the steps on the run's nodes; move it away (steps on nodes that "
+      "{} is not what Cairn notes there about the steps on the run's nodes; move it away (steps on nodes "
+      "that "
       "were given up may then be resumed from)",
       path);
 }
