@@ -66,6 +66,8 @@ Status CheckKnownCuts(const CheckpointSource& source, const std::vector<TensorEn
 
 Result<StepPlan> PlanShards(const CheckpointSource& source, const ReshapeOptions& options) {
   std::string why;
+  // transformers' plan cuts weights, and not the integers or scales that a method makes of them.
+  if (options.target.tp > 1 && !IsCut(source.catalog().tensors)) CAIRN_RETURN_IF_ERROR(CheckReadable(source));
   const std::vector<TensorEntry> tensors = TargetTensors(source, options, why);
   if (const Status known = CheckKnownCuts(source, tensors, why, options.target); !known.ok()) {
     CAIRN_RETURN_IF_ERROR(CheckReadable(source));
