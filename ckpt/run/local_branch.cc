@@ -61,13 +61,14 @@ Status NoteLocalBranch(FileSystem& fs, const std::string& run_dir, const std::st
 }
 
 // A branch without a step: the next commit comes after it.
-Status GiveUpLocalSteps(FileSystem& fs, const std::string& run_dir,
-                        const std::optional<BranchedStep>& after) {
+Result<int64_t> GiveUpLocalSteps(FileSystem& fs, const std::string& run_dir,
+                                 const std::optional<BranchedStep>& after) {
   CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs, run_dir));
-  if (!note) return OkStatus();
+  if (!note) return BranchOf(note);
   Descent next = NextDescent(std::numeric_limits<int64_t>::max(), note->run, note, after);
   if (!after) next.branches.assign(note->descent.branches.size() + 1, {note->run, -1});
-  return WriteLocalNote(fs, run_dir, note->run, next.branches);
+  CAIRN_RETURN_IF_ERROR(WriteLocalNote(fs, run_dir, note->run, next.branches));
+  return std::ssize(next.branches);
 }
 
 Descent AfterLocalBranch(Descent next, int64_t step, const std::string& run,

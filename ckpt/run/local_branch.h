@@ -27,8 +27,9 @@ inline int64_t BranchOf(const std::optional<BranchedStep>& note) { return note ?
 Status NoteLocalBranch(FileSystem& fs, const std::string& run_dir, const std::string& run,
                        const Descent& descent, int64_t& noted);
 // No later start resumes from a step on the nodes that `after` does not descend from (nullopt: from any).
-// Does nothing if the nodes have none.
-Status GiveUpLocalSteps(FileSystem& fs, const std::string& run_dir, const std::optional<BranchedStep>& after);
+// Does nothing if the nodes have none. Returns the note's branch, for AfterLocalBranch().
+Result<int64_t> GiveUpLocalSteps(FileSystem& fs, const std::string& run_dir,
+                                 const std::optional<BranchedStep>& after);
 
 // `next`, the descent of `step` by NextDescent, moved to a branch after `local_branch` (-1: as it is). It
 // descends from no step of the branches between. `newest`: of the directory.

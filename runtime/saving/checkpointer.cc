@@ -129,9 +129,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
 
 // No later start resumes from local steps after this one.
 Status Checkpointer::GiveUpAfter(const std::optional<BranchedStep>& commit) {
-  CAIRN_RETURN_IF_ERROR(GiveUpLocalSteps(fs_, config_.save, commit));
-  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs_, config_.save));
-  line_.unseen_branch = BranchOf(note);
+  CAIRN_ASSIGN_OR_RETURN(line_.unseen_branch, GiveUpLocalSteps(fs_, config_.save, commit));
   return OkStatus();
 }
 

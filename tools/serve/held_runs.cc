@@ -54,9 +54,7 @@ Status HeldRuns::GiveUpLocal(FileSystem& fs, const std::string& run_dir, int64_t
   CAIRN_RETURN_IF_ERROR(Hold(fs, run_dir, patience));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Run> run, At(run_dir));
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
-  CAIRN_RETURN_IF_ERROR(GiveUpLocalSteps(fs, run_dir, steps.newest));
-  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs, run_dir));
-  run->unseen_branch = BranchOf(note);
+  CAIRN_ASSIGN_OR_RETURN(run->unseen_branch, GiveUpLocalSteps(fs, run_dir, steps.newest));
   run->Committed(std::move(steps.newest));
   run->record.GaveUpLocal(step, why);
   return OkStatus();

@@ -69,10 +69,8 @@ Result<ResumeSteps> LocalLevel::Steps(const LocalSteps& local) const {
 
 // A newer local step could not be loaded. It may be whole again, on other nodes, after the next save.
 Status LocalLevel::GiveUpAfter(const BranchedStep& commit) {
-  CAIRN_RETURN_IF_ERROR(GiveUpLocalSteps(fs_, request_.run_dir, commit));
-  CAIRN_ASSIGN_OR_RETURN(const auto note, ReadLocalNote(fs_, request_.run_dir));
   CAIRN_ASSIGN_OR_RETURN(const auto run, runs_.At(request_.run_dir));
-  run->unseen_branch = BranchOf(note);
+  CAIRN_ASSIGN_OR_RETURN(run->unseen_branch, GiveUpLocalSteps(fs_, request_.run_dir, commit));
   return OkStatus();
 }
 
