@@ -5,14 +5,13 @@
 
 #include "ckpt/io/strict_json.h"
 #include "convert/foreign/file_sets.h"
-#include "convert/formats/hugging_face/config_model.h"
+#include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kSlices = "shard-#-model-#-of-#.safetensors";
-constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 
 std::vector<std::string> SlicesIn(const std::vector<std::string>& names) {
   std::vector<std::string> slices;
@@ -110,10 +109,7 @@ class Reader {
 // A model of a known family has each tensor's shape, which the mapping checks.
 Status CheckAllRanks(FileSystem& fs, const std::string& directory, ReaderOptions& options) {
   if (!options.config.empty()) {
-    const auto info = fs.Stat(options.config);
-    const std::string file =
-        info.ok() && info->is_directory() ? JoinPath(options.config, "config.json") : options.config;
-    CAIRN_ASSIGN_OR_RETURN(const ConfigModel model, ReadConfigModel(fs, file));
+    CAIRN_ASSIGN_OR_RETURN(const ConfigModel model, ReadConfigAt(fs, options.config));
     if (model.family != nullptr) return OkStatus();
   }
   if (IsAllowed(options, "ranks")) return OkStatus();

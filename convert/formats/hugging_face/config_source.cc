@@ -169,11 +169,6 @@ class ConfigSource final : public SourceOverAnother {
   BoxTransposer transposer_;
 };
 
-Result<ConfigModel> ReadConfigAt(FileSystem& fs, const std::string& given) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(given));
-  return ReadConfigModel(fs, info.is_directory() ? JoinPath(given, "config.json") : given);
-}
-
 std::string ReadAsFamily(const ConfigModel& config) {
   return fmt::format("import: its names were read as those of a {} model{}", config.family->name, kByConfig);
 }
@@ -195,6 +190,11 @@ Result<std::unique_ptr<ForeignSource>> ReadByNames(std::unique_ptr<CheckpointSou
 }
 
 }  // namespace
+
+Result<ConfigModel> ReadConfigAt(FileSystem& fs, const std::string& given) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(given));
+  return ReadConfigModel(fs, info.is_directory() ? JoinPath(given, "config.json") : given);
+}
 
 Result<ConfigModel> ReadConfigGiven(FileSystem& fs, const OpenOptions& options,
                                     std::vector<std::string>& history) {

@@ -14,8 +14,10 @@
 
 namespace cairn {
 
-// The model of `options.config`, which is the file or the directory that it is in; `history` gets a line.
-// Errors: NotSupported if the family has no table; those of ReadConfigModel.
+// `given`: a config.json, or the directory that it is in. Errors: those of ReadConfigModel.
+Result<ConfigModel> ReadConfigAt(FileSystem& fs, const std::string& given);
+// The model of `options.config`; `history` gets a line. Errors: NotSupported if the family has no table;
+// those of ReadConfigModel.
 Result<ConfigModel> ReadConfigGiven(FileSystem& fs, const OpenOptions& options,
                                     std::vector<std::string>& history);
 // True if such a line is in a history.

@@ -18,6 +18,8 @@ namespace cairn {
 
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's own limit
 inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
+// torch.distributed.checkpoint's key in it, with where each tensor of the file begins in the whole one.
+inline constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 
 // A dtype's place in the format's enumeration, by which the reference writer sorts, and its name in it.
 size_t SafetensorsTypeOrder(Dtype dtype);

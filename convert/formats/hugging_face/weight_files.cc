@@ -16,8 +16,6 @@
 namespace cairn {
 namespace {
 
-// torch.distributed.checkpoint's key of a header, with where each tensor of the file begins in the whole one.
-constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 constexpr uint64_t kMaxIndexBytes = 256 << 20;
 
 // True of a file that may be one of several, or not of the model at all.
