@@ -44,7 +44,8 @@ std::vector<OwnAddress> OwnAddresses() {
   return addresses;
 }
 
-// Those of the interface; without a name those of all, and the loopback's only if there is no other.
+// The addresses of the named interface. Without a name: those of all interfaces, but the loopback's only if
+// the host has no other.
 Result<std::vector<OwnAddress>> AddressesOf(const std::string& interface) {
   const std::vector<OwnAddress> all = OwnAddresses();
   std::vector<OwnAddress> chosen;

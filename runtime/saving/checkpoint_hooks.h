@@ -68,8 +68,8 @@ class CheckpointHooks {
   virtual bool ResumedFromNodes() const { return false; }
 
   // Called if the loss of such a training is not finite: no later start resumes from steps on the nodes, nor
-  // from those that this training has saved. Returns a sentence as GiveUp() does; empty, and nothing has
-  // changed, if there is no other step to resume from.
+  // from those that this training has saved. Returns a sentence as GiveUp() does. Without another step to
+  // resume from it changes nothing and returns an empty text.
   virtual Result<std::string> GiveUpLocal(const TrainState&) { return std::string(); }
 
   // Called once after the last step: returns when everything is durable.

@@ -24,7 +24,7 @@ class NodeJob {
   // Makes the helpers known to each other, and opens the local level. If that cannot be used, saves go to the
   // run.
   Status Open();
-  // Loads the newest step that is whole on all ranks, and checks every bit. -1: there is none.
+  // Loads the newest step that is whole on all ranks, and checks every bit. -1: the job has no step.
   Result<int64_t> Resume();
 
   struct Save {
