@@ -7,13 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
-#include <thread>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/digest.h"
@@ -326,25 +324,16 @@ Status BindMark(FileSystem& fs, const std::string& directory) {
   return file->Close();
 }
 
-// Something will be put into the directory even if this process fails, so that the others learn of it: hence
-// an unfinished mark, or a disk that fails once, is tried again.
-Status BindMarkPatiently(FileSystem& fs, const std::string& directory) {
-  Status bound = BindMark(fs, directory);
-  for (auto wait = std::chrono::milliseconds(10); !bound.ok() && wait.count() < 200; wait *= 2) {
-    std::this_thread::sleep_for(wait);
-    bound = BindMark(fs, directory);
-  }
-  return bound;
-}
-
 // The first process writes the mark, and any binds it; one that finds it unfinished leaves that to its
-// writer. The file that takes its place has a name that a step's mark knows.
+// writer. If the first one cannot bind it, the directory must go before anybody says in it that the save
+// failed. The file that takes the mark's place has a name that a step's mark knows.
 Status MakeMarkedDir(FileSystem& fs, const std::string& directory, const MarkedContents& contents) {
   const Status marked = WriteMark(fs, directory, contents);
   const bool first = marked.ok();
   if (marked.kind() != StatusKind::kAlreadyExists) CAIRN_RETURN_IF_ERROR(marked);
   CAIRN_RETURN_IF_ERROR(fs.MakeDir(directory));
-  const Status bound = BindMarkPatiently(fs, directory);
+  const Status bound = BindMark(fs, directory);
+  if (first && !bound.ok() && fs.RemoveDir(directory).ok()) RemoveMark(fs, directory);
   if (first) return bound;
   if (contents.files.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const DirectoryFacts made, FactsOf(fs, directory));
