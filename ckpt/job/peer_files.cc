@@ -373,7 +373,7 @@ Result<std::vector<std::string>> PeerFiles::Take(std::span<const int> ranks, con
     bool good = ReceiveAll(socket, std::as_writable_bytes(std::span(&bytes, 1))) && bytes <= kMaxMessageBytes;
     std::string message(good ? bytes : 0, '\0');
     good = good && ReceiveAll(socket, std::as_writable_bytes(std::span(message)));
-    if (!good) return Aborted("{} has ended", job_.names[ranks[i]]);
+    if (!good) return Aborted("{}{}", job_.names[ranks[i]], kHasEnded);
     messages.push_back(std::move(message));
   }
   const std::lock_guard lock(mutex_);
@@ -410,7 +410,7 @@ Result<UniqueFd> PeerFiles::Connect(int rank) const {
       }
     }
   }
-  if (refused == addresses.size()) return Aborted("{} has ended", job_.names[rank]);
+  if (refused == addresses.size()) return Aborted("{}{}", job_.names[rank], kHasEnded);
   return Aborted("{} cannot be reached at any of its {} addresses within {:g} s", job_.names[rank],
                  addresses.size(), timeout_seconds_);
 }

@@ -33,6 +33,9 @@ std::string ParityNameOf(const std::string& shard);
 // The number in the name of a shard or its parity file, which is the rank's; -1 if the name is of neither.
 int WriterOf(const std::string& name);
 
+// Ends the message of a failure if a rank is gone: nothing that needs a part of it can succeed.
+inline constexpr std::string_view kHasEnded = " has ended";
+
 class PeerFiles {
  public:
   // A file that this rank offers by name: bytes in memory or a path.

@@ -242,10 +242,21 @@ def unusable(rank, world, directory):
 
 def rank_dies(rank, world, directory):
     """Rank 1 dies before it saves: the save fails on the others, which name it. Those before are kept."""
-    join(rank, world, directory, "rank_dies")
-    training, run, local = Training("ddp", world), f"{directory}/rank_dies/run", local_of(directory, "rank_dies", "xor:3")
+    dies(rank, world, directory, "rank_dies", every=9, deadline=20)
+
+
+def node_dies(rank, world, directory):
+    """Rank 1 and its helper die: a save that would go to the run, too, fails on the others without waiting for it there."""
+    dies(rank, world, directory, "node_dies", every=1, deadline=1000)
+
+
+def dies(rank, world, directory, name, every, deadline):
+    join(rank, world, directory, name)
+    training, run, local = Training("ddp", world), f"{directory}/{name}/run", local_of(directory, name, "xor:3")
     training.iterate()
-    cairn.torch.save(training.state(), run, 1, every=9, **local)
+    cairn.torch.save(training.state(), run, 1, every=every, **local)
+    if rank == 1 and name == "node_dies":
+        os.kill(cairn._helper.helper().pid, signal.SIGKILL)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    ranks.refused(cairn.torch.SaveFailed, "rank 1", cairn.torch.save, training.state(), run, 2, every=9, deadline=20, **local)
+    ranks.refused(cairn.torch.SaveFailed, "rank 1", cairn.torch.save, training.state(), run, 2, every=every, deadline=deadline, **local)

@@ -259,7 +259,8 @@ class Server {
   }
 
   // The step goes to the nodes, and from there to the run in parallel with the next ones. If it cannot be
-  // saved on the nodes, it goes to the run directly, if it was to go there and copies do not differ.
+  // saved on the nodes, it goes to the run directly, if it was to go there, no rank is gone, and copies do
+  // not differ.
   void FlushToNodes(int64_t id, const std::shared_ptr<RunningSave>& running,
                     const std::shared_ptr<SaveInput>& input) {
     StepSave& save = running->save;
@@ -277,8 +278,10 @@ class Server {
       if (const Status retired = running->level->Retire(save.nonce(), add); !retired.ok()) add(retired);
       if (!running->durable) return Saved(id, *running, written, written, left);
     }
-    const bool again = running->durable && running->begun.ok() &&
-                       local.message().find(kCopiesDiffer) == std::string_view::npos;
+    const auto says = [&](std::string_view words) {
+      return local.message().find(words) != std::string_view::npos;
+    };
+    const bool again = running->durable && running->begun.ok() && !says(kCopiesDiffer) && !says(kHasEnded);
     if (!local.ok() && !again) return FailUnless(id, *running, local);
     Push(copies_, [this, id, running, input, local, written] {
       const Status saved = Caught([&]() -> Status {
