@@ -131,15 +131,11 @@ Status LocalSteps::Open(int64_t step) {
     CAIRN_ASSIGN_OR_RETURN(current_.manifest_text,
                            ReadCopy(name, known->second.manifest, known->second.files.at(name)[0].bytes));
     CAIRN_ASSIGN_OR_RETURN(current_.manifest, DecodeManifest(current_.manifest_text));
-    const Manifest& m = current_.manifest;
-    const auto index = std::ranges::find(m.files, kIndexName, &ManifestFile::name);
-    if (index == m.files.end()) return Corrupt("local step {}: its manifest names no index", step);
+    const auto& files = current_.manifest.files;
+    const auto index = std::ranges::find(files, kIndexName, &ManifestFile::name);
+    if (index == files.end()) return Corrupt("local step {}: its manifest names no index", step);
     CAIRN_ASSIGN_OR_RETURN(current_.index, ReadCopy(index->name, index->digest, index->bytes));
-    if (m.catalog_bytes > index->bytes || m.catalog_offset > index->bytes - m.catalog_bytes)
-      return Corrupt("local step {}: the catalog lies beyond the end of the index", step);
-    CAIRN_ASSIGN_OR_RETURN(current_.catalog,
-                           DecodeStepCatalog(ByteReader(
-                               std::string_view(current_.index).substr(m.catalog_offset, m.catalog_bytes))));
+    CAIRN_ASSIGN_OR_RETURN(current_.catalog, CatalogIn(current_.manifest, current_.index));
     return OkStatus();
   });
   return Agree(ranks_, read, "opening a local step");
@@ -259,11 +255,9 @@ Status LocalSteps::VerifyShardAt(const std::string& directory, const std::string
   const Manifest& m = current_.manifest;
   const auto file = std::ranges::find(m.files, name, &ManifestFile::name);
   if (file == m.files.end()) return NotFound("{} is not of this step", name);
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(directory, name)));
-  if (info.bytes != file->bytes)
-    return Corrupt("{} has {} bytes, but should have {}", name, info.bytes, file->bytes);
   VerifyReport report;
-  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, {directory, *file, current_.catalog, {m.run, m.step}}, report));
+  if (CheckSize(fs_, directory, *file, report))
+    CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, {directory, *file, current_.catalog, {m.run, m.step}}, report));
   return report.status();
 }
 

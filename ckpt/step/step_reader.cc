@@ -78,6 +78,13 @@ Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::
   });
 }
 
+Result<StepCatalog> CatalogIn(const Manifest& manifest, std::string_view index) {
+  if (manifest.catalog_bytes > index.size() ||
+      manifest.catalog_offset > index.size() - manifest.catalog_bytes)
+    return Corrupt("{}: the catalog lies beyond the end of the file", kIndexName);
+  return DecodeStepCatalog(ByteReader(index.substr(manifest.catalog_offset, manifest.catalog_bytes)));
+}
+
 Status StepReader::CheckFileSizes() const {
   for (const ManifestFile& file : manifest_.files) {
     const std::string path = JoinPath(DirectoryOf(file.name), file.name);

@@ -28,6 +28,9 @@
 
 namespace cairn {
 
+// The catalog in the bytes of an index. Errors: Corrupt.
+Result<StepCatalog> CatalogIn(const Manifest& manifest, std::string_view index);
+
 class StepReader final : public CheckpointSource {
  public:
   // Errors: NotFound (no manifest: not a committed step), Corrupt (manifest, catalog, a file's size),

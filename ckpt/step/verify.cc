@@ -101,6 +101,20 @@ std::string ToString(const Problem& p) {
   return named ? p.what : fmt::format("{}: {}{}", p.file, tensor, p.what);
 }
 
+bool CheckSize(FileSystem& fs, const std::string& directory, const ManifestFile& file, VerifyReport& report) {
+  const std::string path = JoinPath(directory, file.name);
+  const Result<FileInfo> info = fs.Stat(path);
+  if (info.ok() && info->bytes == file.bytes) return true;
+  if (!info.ok())
+    report.Add(info.status(), path);
+  else
+    report.problems.push_back(
+        {path, std::min(info->bytes, file.bytes), "",
+         fmt::format("has {} bytes, but its manifest says {}; it was truncated or replaced", info->bytes,
+                     file.bytes)});
+  return false;
+}
+
 Status VerifyShard(FileSystem& fs, const ShardToVerify& shard, VerifyReport& report, const Sink& sink,
                    bool may_map) {
   const auto& [directory, file, catalog, identity] = shard;

@@ -44,6 +44,8 @@ struct ShardToVerify {
   const StepCatalog& catalog;  // with the file's pieces; the index has none
   StepIdentity identity;
 };
+// Adds to `report` that a file of a step is missing or has another size than its manifest says. False then.
+bool CheckSize(FileSystem& fs, const std::string& directory, const ManifestFile& file, VerifyReport& report);
 // Checks every chunk of every piece against its digest, everything else against the manifest's. `sink`, if
 // there is one, gets all bytes of the file in order; its failure ends the check. If `may_map` is false, those
 // are the bytes that were checked, even if someone changes the file meanwhile.

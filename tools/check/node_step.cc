@@ -49,34 +49,22 @@ class PartChecker {
   }
 
   void ReadCatalog() {
-    const Manifest& m = *part_.manifest;
     const auto text = ReadSmallFile(fs_, JoinPath(directory_, kIndexName), kMaxIndexBytes);
-    if (!text.ok() || m.catalog_bytes > text->size() || m.catalog_offset > text->size() - m.catalog_bytes)
-      return;  // CheckFile says so
-    auto catalog =
-        DecodeStepCatalog(ByteReader(std::string_view(*text).substr(m.catalog_offset, m.catalog_bytes)));
-    if (catalog.ok()) catalog_ = *std::move(catalog);
+    auto catalog = text.ok() ? CatalogIn(*part_.manifest, *text) : text.status();
+    if (catalog.ok()) catalog_ = *std::move(catalog);  // else CheckFile says so
   }
 
   void CheckFile(const ManifestFile& file) {
     const int writer = WriterOf(file.name);
     const bool of_rank = writer >= 0 && writer < part_.manifest->topology.world();
-    const Result<FileInfo> info = fs_.Stat(JoinPath(directory_, file.name));
+    const bool here = fs_.Stat(JoinPath(directory_, file.name)).status().kind() != StatusKind::kNotFound;
     const bool parity = of_rank && Exists(ParityNameOf(file.name));
-    if (info.status().kind() == StatusKind::kNotFound) {
-      if (of_rank && !parity) return part_.elsewhere.push_back(file.name);
+    if (!here && of_rank && !parity) return part_.elsewhere.push_back(file.name);
+    if (!here)
       Missing(file.name, of_rank ? "its parity is here" : "every node has it");
-    } else if (!info.ok()) {
-      report_.Add(info.status(), JoinPath(directory_, file.name));
-    } else if (info->bytes != file.bytes) {
-      report_.problems.push_back({JoinPath(directory_, file.name),
-                                  {},
-                                  "",
-                                  fmt::format("has {} bytes, but should have {}", info->bytes, file.bytes)});
-    } else if (hash_) {
+    else if (CheckSize(fs_, directory_, file, report_) && hash_)
       VerifyBytes(file);
-    }
-    if (of_rank && info.ok()) part_.here.push_back(file.name);
+    if (of_rank && here) part_.here.push_back(file.name);
   }
 
   void VerifyBytes(const ManifestFile& file) {

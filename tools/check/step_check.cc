@@ -23,17 +23,8 @@ VerifyReport CheckFiles(FileSystem& fs, const std::string& directory) {
   const Result<Manifest> manifest = ReadManifest(fs, directory);
   VerifyReport report;
   if (!manifest.ok()) return report;
-  for (const ManifestFile& file : manifest->files) {
-    const std::string path = JoinPath(manifest->DirectoryOf(directory, file.name), file.name);
-    const Result<FileInfo> info = fs.Stat(path);
-    if (!info.ok())
-      report.Add(info.status(), path);
-    else if (info->bytes != file.bytes)
-      report.problems.push_back(
-          {path, std::min(info->bytes, file.bytes), "",
-           fmt::format("has {} bytes, but its manifest says {}; it was truncated or replaced", info->bytes,
-                       file.bytes)});
-  }
+  for (const ManifestFile& file : manifest->files)
+    (void)CheckSize(fs, manifest->DirectoryOf(directory, file.name), file, report);
   return report;
 }
 
