@@ -46,11 +46,8 @@ Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlP
       interval_(config_.SaveSteps().value()),
       record_(fs_, control_->rank() == 0 ? config_.save : "", Say) {}
 
-// A lazy copy reads the trainer's memory, which may be gone after this.
-Checkpointer::~Checkpointer() {
-  if (copying_ != nullptr) copying_->snapshot->Complete();
-  AwaitSums();
-}
+// A lazy copy and the sums read the trainer's memory, which may be gone after this.
+Checkpointer::~Checkpointer() { (void)BeforeOptimizerStep(); }
 
 Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions options,
                                                            std::unique_ptr<ControlPlane> control) {
@@ -258,16 +255,15 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
     memory.push_back(part.data);
   }
   if (config_.copies != "off")
-    save->copies = sums_ =  // in the foreground: the next optimizer step waits for it
+    save->copies =  // in the foreground: the next optimizer step waits for it
         std::async(std::launch::async, [this, memory] { return copy_sums_.Take(memory); }).share();
   slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // unlike the rest, it changes at once
   bases.push_back({reinterpret_cast<const std::byte*>(slot.rng_state.data()), false});
-  if (lazy()) {
+  if (lazy())
     slot.snapshot->CopyBehind(save->info.identity, std::move(bases));
-    copying_ = &slot;
-  } else {
+  else
     slot.snapshot->CopyNow(save->info.identity, std::move(bases));
-  }
+  copying_ = &slot;
   save->stall_seconds = SecondsSince(save->started);
   newest_saved_ = state.iteration;
   slot.save = save;
@@ -295,19 +291,13 @@ Health Checkpointer::HealthAt(const TrainState& state) const {
 }
 
 Status Checkpointer::BeforeOptimizerStep() {
-  if (copying_ == nullptr) return AwaitSums(), OkStatus();
+  if (copying_ == nullptr) return OkStatus();
   const auto start = Save::Clock::now();
   copying_->snapshot->Complete();
-  AwaitSums();
+  if (copying_->save->copies.valid()) copying_->save->copies.wait();
   copying_->save->stall_seconds += SecondsSince(start);
   copying_ = nullptr;
   return OkStatus();
-}
-
-// Those of the last save.
-void Checkpointer::AwaitSums() {
-  if (sums_.valid()) sums_.wait();
-  sums_ = {};
 }
 
 void Checkpointer::CollectDone() {
@@ -422,7 +412,7 @@ void Checkpointer::Report(const Save& save) {
 // Does not save the bad state. But the step before the first bad iteration is healthy by its own record, so
 // every start would resume from it.
 Result<std::string> Checkpointer::GiveUp(const TrainState& state) {
-  if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
+  CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
   (void)Finish();  // what failed was reported
   return FromRoot(*control_, "the end of the training", [&]() -> Result<std::string> {
     if (config_.save.empty()) return std::string("it saves nothing");
@@ -444,7 +434,7 @@ Status Checkpointer::Condemn(const TrainState& state) {
 
 // What this start has saved came from the local step, too, as did its copy in --save.
 Result<std::string> Checkpointer::GiveUpLocal(const TrainState& state) {
-  if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
+  CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
   (void)Finish();  // what failed was reported
   return FromRoot(*control_, "giving up local steps", [&]() -> Result<std::string> {
     CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs_, config_.save));

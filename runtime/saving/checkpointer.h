@@ -79,7 +79,6 @@ class Checkpointer : public CheckpointHooks {
   void NoteFailure(const Save& save);
   void CollectDone();
   void CollectAll();
-  void AwaitSums();
   std::string RaiseAlarm(const Save& save, std::string why);
   bool lazy() const { return config_.save_mode == "lazy"; }
   bool finds_interval() const { return config_.save_interval == "auto"; }
@@ -115,9 +114,8 @@ class Checkpointer : public CheckpointHooks {
   Status last_outcome_;
   std::shared_ptr<const std::vector<TensorEntry>> tensors_;
   std::deque<Slot> slots_;
-  Slot* copying_ = nullptr;  // its snapshot is still being copied behind
+  Slot* copying_ = nullptr;  // its snapshot and sums may still read the trainer's memory
   CopySums copy_sums_;
-  std::shared_future<std::string> sums_;      // of the last save; they read the trainer's memory
   std::deque<std::shared_ptr<Save>> drains_;  // from local steps to --save
   std::unique_ptr<PeerFiles> peers_;
   std::optional<LocalPlace> place_;  // nullopt: no local steps
