@@ -14,7 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kRows = 6, kColumns = 1000;  // of the only tensor
-constexpr int kDeadlineSeconds = 10;
 
 float ValueAt(int64_t step, uint64_t element) { return static_cast<float>(step * 10'000 + element); }
 
@@ -27,7 +26,7 @@ Status StatusOfReply(const json& head) {
 
 // Every byte of the step, and that it has the values of its number.
 Result<int64_t> LoadStep(FileSystem& fs, const json& said) {
-  PeerFiles peers(fs, kDeadlineSeconds, [] {});
+  PeerFiles peers(fs, NodeJob::kDeadlineSeconds, [] {});
   std::map<std::string, PeerFileSystem::Place> elsewhere;
   for (const auto& [name, place] : said.at("elsewhere").items())
     elsewhere[name] = {place.at(0).get<int>(), place.at(1).get<uint64_t>()};

@@ -13,6 +13,8 @@ namespace cairn {
 
 class NodeJob {
  public:
+  static constexpr int kDeadlineSeconds = 10;
+
   // The run is ROOT/run, and the directories of the nodes are ROOT/node-RANK. `disks`: of each rank.
   NodeJob(std::vector<FileSystem*> disks, std::string root, std::string redundancy, int64_t keep_local = 1);
 

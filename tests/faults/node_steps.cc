@@ -4,7 +4,8 @@
 //   on disks    the power fails, or all processes are killed (sim_disk.h)
 //   in memory   all processes are killed, as real ones: copies of the state become the steps' files there, and
 //               are filled again once no step has them
-//               the call fails on one rank, or all from then on of its node's; the disk is whole again afterwards
+//               the call fails on one rank, or all from then on of its node's; the disk is whole again afterwards,
+//               and no rank has waited until its deadline
 //
 // The next start, with the same ranks or after the loss of a node, needs no hand: it resumes from the newest
 // step that was reported, or a newer one, with exactly its bits, saves again, and leaves nothing but that.
@@ -15,6 +16,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/job/job_save.h"
 #include "ckpt/job/local_owner.h"
@@ -231,6 +233,7 @@ std::string SaveWithFailure(const std::string& root, int rank, const Failure& fa
   std::vector<FileSystem*> disks(kRanks, &FileSystem::Posix());
   disks[static_cast<size_t>(rank)] = &failing;
   int64_t newest = -1;
+  const Stopwatch watch;
   {
     NodeJob job(disks, root, kParity);
     (void)job.Open();
@@ -244,7 +247,9 @@ std::string SaveWithFailure(const std::string& root, int rank, const Failure& fa
     if (told) newest = 5;
     job.End();
   }
-  const std::string trouble = StartAgain(root, static_cast<uint64_t>(failure.at), newest);
+  std::string trouble = StartAgain(root, static_cast<uint64_t>(failure.at), newest);
+  if (trouble.empty() && watch.Seconds() > NodeJob::kDeadlineSeconds)
+    trouble = fmt::format("a rank was not told, and waited: {:.0f} s", watch.Seconds());
   if (trouble.empty()) return "";
   return fmt::format("rank {}, call {} ({}) fails{}: {}", rank, failure.at, failing.what(),
                      failure.lasting ? " and all that follow" : "", trouble);

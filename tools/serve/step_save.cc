@@ -502,7 +502,8 @@ void StepSave::AbandonLocally(const Status& why) {
 void StepSave::Abandon(const Status& why) {
   if (level_ && now_.directory.empty()) return AbandonLocally(why);
   if (now_.local) return;  // all ranks know
-  if (!leads() && !entered_ && !rendezvous_.Begin().ok()) return;
+  // Rank 0, which waits until all have left, may have failed before it opened the room.
+  if (!leads() && !entered_ && !rendezvous_.Begin().ok() && News().failed.ok()) return;
   rendezvous_.Fail(Aborted("{}", why.message()));  // the others: SaveFailed
   if (!leads() || !fs_.Stat(committer_.partial()).ok()) return;
   rendezvous_.Dismiss();
