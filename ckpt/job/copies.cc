@@ -87,9 +87,10 @@ Result<std::map<std::string, Sides>> PartsOf(const std::map<std::string, Ranks>&
 
 }  // namespace
 
-bool EqualCopies::Has(const std::string& group, const std::string& part) const {
+bool EqualCopies::Has(const std::string& group, const std::string& part) {
   if (all_) return true;
   const std::lock_guard lock(mutex_);
+  ParseSums(group);
   const auto found = parts_.find(group);
   return found != parts_.end() && found->second.contains(part);
 }
@@ -98,6 +99,20 @@ void EqualCopies::Add(const std::string& group, std::set<std::string> parts) {
   if (all_) return;
   const std::lock_guard lock(mutex_);
   parts_[group].merge(parts);
+}
+
+void EqualCopies::AddSums(const std::string& group, std::string sums) {
+  if (all_) return;
+  const std::lock_guard lock(mutex_);
+  if (sums_[group].size() != sums.size()) ParseSums(group);
+  sums_[group] = std::move(sums);
+}
+
+void EqualCopies::ParseSums(const std::string& group) {
+  const auto sums = sums_.extract(group);
+  const auto parts = sums ? ParseStrictJson(sums.mapped()) : Result<nlohmann::json>(nlohmann::json());
+  if (!parts.ok() || !parts->is_object()) return;
+  for (const auto& [part, sum] : parts->items()) parts_[group].insert(part);
 }
 
 bool EqualCopies::IsNew(const std::string& note) {
@@ -114,6 +129,12 @@ Result<Copies::Verdict> Copies::Compare(EqualCopies& equal, const ReadFile& read
   Verdict verdict;
   std::vector<std::string> alarms, lost;
   for (const auto& [group, files] : groups_) {
+    if (files.size() == 1) {
+      const auto& [file, ranks] = *files.begin();
+      CAIRN_ASSIGN_OR_RETURN(std::string sums, read(ranks.front(), file));
+      equal.AddSums(group, std::move(sums));
+      continue;
+    }
     CAIRN_ASSIGN_OR_RETURN(const auto parts, PartsOf(files, read));
     std::set<std::string> same;
     std::vector<std::string> noted;

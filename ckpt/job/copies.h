@@ -33,14 +33,20 @@ class EqualCopies {
  public:
   // all: every part was, from the beginning.
   explicit EqualCopies(bool all = false) : all_(all) {}
-  bool Has(const std::string& group, const std::string& part) const;
+  bool Has(const std::string& group, const std::string& part);
   void Add(const std::string& group, std::set<std::string> parts);
+  // The parts of sums that all ranks of the group have. They are parsed only if copies differ later, but for
+  // sums of another length: then the tensors have changed.
+  void AddSums(const std::string& group, std::string sums);
   // True the first time: notes come again at every save.
   bool IsNew(const std::string& note);
 
  private:
+  void ParseSums(const std::string& group);
+
   const bool all_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> sums_;  // not parsed yet
   std::map<std::string, std::set<std::string>> parts_;
   std::set<std::string> notes_;
 };

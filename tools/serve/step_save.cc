@@ -34,6 +34,11 @@ std::string ContentName(std::string_view kind, std::string_view bytes) {
   return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
 }
 
+Result<std::string> Matching(const std::string& name, std::string content) {
+  if (!name.ends_with(ToHex(DigestOf(content)))) return Corrupt("{} does not match its name", name);
+  return content;
+}
+
 // A hole or an overlap happens when ranks hold a tensor differently from what the ownership rule assumes.
 Status UncoveredTensor(const Status& why) {
   if (why.kind() != StatusKind::kCorrupt) return why;
@@ -316,9 +321,11 @@ Result<std::string> StepSave::ReadContent(int rank, const nlohmann::json& left,
     std::string content(bytes, '\0');
     CAIRN_RETURN_IF_ERROR(
         ReadPeerFile(level_->peers(), rank, name, 0, std::as_writable_bytes(std::span(content))));
-    return content;
+    return Matching(name, std::move(content));
   }
-  return ReadSmallFile(fs_, JoinPath(committer_.partial(), name), kMaxTeamFileBytes);
+  CAIRN_ASSIGN_OR_RETURN(std::string content,
+                         ReadSmallFile(fs_, JoinPath(committer_.partial(), name), kMaxTeamFileBytes));
+  return Matching(name, std::move(content));
 }
 
 // Contents that ranks share are read once, for the first rank that names them.

@@ -49,6 +49,16 @@ TEST(CopiesTest, OfThreeTheOddOneIsNamed) {
   }
 }
 
+TEST(CopiesTest, ATensorThatWasEqualInAnEarlierSaveIsAnAlarm) {
+  EqualCopies equal;
+  const json both = {{"a,0,0", "1"}, {"b,0,0", "2"}}, one = {{"a,0,0", "1"}};
+  (void)Compared(Of("all", {both, both}), equal);
+  (void)Compared(Of("all", {one, one}), equal);
+  const auto verdict = Compared(Of("all", {both, {{"a,0,0", "1"}, {"b,0,0", "3"}}}), equal);
+  EXPECT_THAT(verdict.alarm, HasSubstr("b of ranks 0"));
+  EXPECT_EQ(verdict.lost, "");
+}
+
 TEST(CopiesTest, OfTwoBothAreNamed) {
   EqualCopies equal;
   const json good = {{"a,0,0", "1"}, {"w,0,0", "2"}}, odd = {{"a,0,0", "5"}, {"w,0,0", "6"}};
@@ -83,7 +93,7 @@ TEST(CopiesTest, VectorsAndGivenRanksAreNotedUntilTheyWereEqual) {
 TEST(CopiesTest, DamagedFilesAreErrors) {
   EqualCopies equal;
   const auto read = [](int, const std::string& name) { return Result(name); };
-  EXPECT_EQ(Of("all", {json::array()}).Compare(equal, read).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(Of("all", {json::array(), json::object()}).Compare(equal, read).status().kind(), StatusKind::kCorrupt);
 }
 
 }  // namespace
