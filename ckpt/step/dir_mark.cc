@@ -227,13 +227,15 @@ bool IsOwn(FileSystem& fs, const std::string& directory, uint32_t owner) {
   return !fs.HasOtherProcesses() || owner == ::geteuid() || owner == OwnerOfNewFiles(fs, directory);
 }
 
-// For a directory that does not exist. A process that was killed right after it had created its mark left it
-// empty.
+// For a directory that does not exist. A process that was killed while it wrote its mark left the begin.
 bool IsOwnMark(FileSystem& fs, const std::string& directory, bool readable) {
-  const Result<FileInfo> info = fs.LinkStat(MarkPath(directory));
-  const Result<DirectoryFacts> facts = FactsOf(fs, MarkPath(directory));
-  return info.ok() && facts.ok() && (readable || (info->kind == FileKind::kFile && info->bytes == 0)) &&
-         IsOwn(fs, directory, facts->owner);
+  const std::string path = MarkPath(directory);
+  const Result<FileInfo> info = fs.LinkStat(path);
+  const Result<DirectoryFacts> facts = FactsOf(fs, path);
+  if (!info.ok() || !facts.ok() || !IsOwn(fs, directory, facts->owner)) return false;
+  if (readable || info->kind != FileKind::kFile) return readable;
+  const Result<std::string> text = ReadSmallFile(fs, path, kMaxMarkBytes);
+  return text.ok() && kMagic.starts_with(std::string_view(*text).substr(0, kMagic.size()));
 }
 
 // "out.partial-01234567" and a step that is being written or deleted. Every other name is final.
@@ -368,13 +370,13 @@ Status RemoveMarked(FileSystem& fs, const std::string& directory, const MarkedCo
   CAIRN_RETURN_IF_ERROR(BringBack(fs, directory));
   const Status removed = Removal(fs, directory, contents).Run();
   if (removed.kind() != StatusKind::kNotFound) CAIRN_RETURN_IF_ERROR(removed);
-  // A power loss must not bring the directory back without its mark.
-  if (removed.ok()) CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(directory)));
-  // A process that was killed while it renewed `latest` left this. The mark goes after it.
-  const std::string name(LastName(directory));
-  if (ParseMarkedDirName(name) == "partial")
-    CAIRN_RETURN_IF_ERROR(
-        RemoveIfThere(fs, JoinPath(ParentDir(directory), LatestTempName(name.substr(name.rfind('-') + 1)))));
+  // A process that was killed while it renewed `latest` left this.
+  const std::string name(LastName(directory)), parent(ParentDir(directory));
+  const std::string latest = JoinPath(parent, LatestTempName(name.substr(name.rfind('-') + 1)));
+  const bool renewed = ParseMarkedDirName(name) == "partial" && fs.LinkStat(latest).ok();
+  if (renewed) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, latest));
+  // A power loss must bring neither back without the mark.
+  if (removed.ok() || renewed) CAIRN_RETURN_IF_ERROR(fs.SyncDir(parent));
   return RemoveIfThere(fs, MarkPath(directory));
 }
 
