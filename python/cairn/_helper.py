@@ -51,6 +51,7 @@ class Helper:
         self._last = 0
         self._death: Optional[HelperDied] = None
         self.saves: set[Future] = set()  # handed over, not finished
+        self.tell_exit: Optional[Callable[[int], None]] = None  # ends it when the process exits, by its socket
         self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
         self._receiver.start()
 
@@ -117,6 +118,8 @@ class Helper:
         if self.saves and wait(list(self.saves), timeout=_PATIENCE).not_done:
             print(f"cairn: waiting for {len(self.saves)} save(s) to be on disk", file=sys.stderr, flush=True)
             wait(list(self.saves))
+        if self.tell_exit is not None and self.alive:
+            return self.tell_exit(self._socket.fileno())
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:

@@ -18,7 +18,7 @@ from cairn._command import program
 from cairn._errors import NotSupported, exception_of
 
 _NAME = "libcairn_load.so"
-_VERSION = 3  # CAIRN_LOAD_VERSION
+_VERSION = 4  # CAIRN_LOAD_VERSION
 
 
 class _Text(ctypes.Structure):
@@ -42,6 +42,7 @@ class Library:
         self._functions.cairn_load_close.restype = None
         self._functions.cairn_load_free.restype = None
         self._functions.cairn_load_sums.restype = None
+        self._functions.cairn_load_tell_exit.restype = None
 
     def open(self, path: str, options: dict) -> tuple[int, dict, bytes]:
         """Returns (handle, description, pickles)."""
@@ -82,6 +83,10 @@ class Library:
         pointers = map(_pointer, (values, rows, columns, element_bytes, found))
         self._functions.cairn_load_sums(ctypes.c_uint64(len(values)), *pointers)
         return found
+
+    def tell_exit(self, socket: int) -> None:
+        """At the exit of the process: tells the helper its status, and waits until the helper has ended."""
+        self._functions.cairn_load_tell_exit(ctypes.c_int32(socket))
 
     def check(self, handle: int) -> None:
         self._call("check", ctypes.c_int64(handle))

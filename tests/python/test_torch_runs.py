@@ -106,6 +106,37 @@ if sys.argv[2] == "failed":
         self.assertIn("(2 of a process)", said)
         self.assertIn("Saves that failed: 3", said)
 
+    def test_the_exit_status_says_how_a_training_ends(self):
+        """However it comes about, also in a process of multiprocessing."""
+        program = """
+import multiprocessing, sys, torch, cairn.torch
+def train(run, end):
+    cairn.torch.save({"w": torch.zeros(3)}, run, 1)
+    exec(end)
+if __name__ == "__main__":
+    run, end, child = sys.argv[1:]
+    if child == "child":
+        process = multiprocessing.get_context("spawn").Process(target=train, args=(run, end))
+        process.start()
+        process.join()
+    else:
+        train(run, end)
+"""
+        script = pathlib.Path(self.directory, "train.py")
+        script.write_text(program)
+        for end, status, child, how, why in (
+                ("pass", 0, "", "done", None), ("sys.exit(0)", 0, "", "done", None), ("sys.exit(3)", 3, "", "failed", "exit status 3"),
+                ("raise SystemExit(1)", 1, "", "failed", "exit status 1"), ("sys.exit('no data')", 1, "", "failed", "exit status 1"),
+                ("sys.exit(2)", 0, "child", "failed", "SystemExit: 2"), ("sys.exit(0)", 0, "child", "done", None),
+                ("1 / 0", 1, "", "failed", "ZeroDivisionError: division by zero")):
+            with self.subTest(end, child=child):
+                shutil.rmtree(self.run_dir, ignore_errors=True)
+                given = [sys.executable, script, self.run_dir, end, child]
+                done = subprocess.run(given, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True)
+                self.assertEqual(done.returncode, status, done.stderr)
+                last = json.loads((self.run_dir / "events").read_text().splitlines()[-1])
+                self.assertEqual((last["event"], last["how"], last.get("why")), ("end", how, why))
+
     def test_loads_the_newest_step_of_a_run(self):
         for step in (9, 10):
             cairn.torch.save({"step": step}, self.directory, step)

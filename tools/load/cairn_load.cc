@@ -1,7 +1,10 @@
 #include "tools/load/cairn_load.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -51,6 +54,17 @@ int32_t Guarded(cairn_load_text* said, const Work& work) noexcept {
   } catch (...) {  // no memory for the text
   }
   return 1;
+}
+
+void TellExit(int status, void* descriptor) {
+  const auto socket = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
+  nlohmann::json head{{"id", 0}, {"do", "end"}, {"how", status == 0 ? "done" : "failed"}};
+  if (status != 0) head["why"] = fmt::format("exit status {}", status & 0xff);
+  const std::string request = EncodePacket({std::move(head), {}});
+  (void)::send(socket, request.data(), request.size(), MSG_NOSIGNAL);
+  (void)::shutdown(socket, SHUT_WR);
+  char answer[256];
+  while (::recv(socket, answer, sizeof(answer), 0) > 0 || errno == EINTR) errno = 0;
 }
 
 }  // namespace
@@ -108,6 +122,11 @@ void cairn_load_sums(uint64_t count, const void* const* values, const uint64_t* 
                      const uint8_t* element_bytes, uint64_t* sums) {
   for (uint64_t i = 0; i < count; ++i)
     sums[i] = cairn::ValueSum(values[i], rows[i], columns[i], element_bytes[i]);
+}
+
+void cairn_load_tell_exit(int32_t socket) {
+  const int own = fcntl(socket, F_DUPFD_CLOEXEC, 0);  // the process closes its own before it exits
+  if (own >= 0) (void)on_exit(cairn::TellExit, reinterpret_cast<void*>(static_cast<intptr_t>(own)));
 }
 
 void cairn_load_close(int64_t handle) {

@@ -15,7 +15,7 @@
 
 // The version of this interface: raised whenever a function or the meaning of an argument changes. Python
 // refuses another one.
-#define CAIRN_LOAD_VERSION 3
+#define CAIRN_LOAD_VERSION 4
 
 #ifdef __cplusplus
 extern "C" {
@@ -67,6 +67,10 @@ int32_t cairn_load_origin(int64_t handle, cairn_load_text* said);
 // (1, 2, 4 or 8) each, all one after another (ckpt/base/value_sum.h).
 void cairn_load_sums(uint64_t count, const void* const* values, const uint64_t* rows, const uint64_t* columns,
                      const uint8_t* element_bytes, uint64_t* sums);
+
+// At the exit of the process, by whatever way, tells the `cairn serve` at the other end of `socket` (request
+// `end`) with which status that is, and waits until it has ended.
+void cairn_load_tell_exit(int32_t socket);
 
 // Reads that run meanwhile finish. A handle that is not open is ignored.
 void cairn_load_close(int64_t handle);

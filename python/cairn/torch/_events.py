@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import multiprocessing.util
 import os
@@ -10,8 +11,9 @@ import sys
 import time
 
 from cairn import _origins
-from cairn._errors import HelperDied
+from cairn._errors import HelperDied, NotSupported
 from cairn._helper import running
+from cairn._library import library
 
 _imported = time.time()
 _local_steps: dict[str, int] = {}  # by run: the local step that it resumed from
@@ -59,11 +61,20 @@ def _watch_exit() -> None:
 
 
 def _at_exit() -> None:
-    """An error that Python printed last is why the training ends; a killed process comes to no end."""
+    """An error that Python printed last is why the training ends; a killed process comes to no end.
+
+    Without one, its exit status says how it ends: after sys.exit(1), Python shows that to nobody before.
+    """
     helper, error = running(), sys.exc_info()[1] or getattr(sys, "last_value", None)
     if helper is None:
         return
+    if error is None and multiprocessing.parent_process() is None:
+        with contextlib.suppress(OSError, NotSupported):  # no library
+            helper.tell_exit = library().tell_exit
+            return
     failed = isinstance(error, Exception) and not hasattr(sys, "ps1")
+    if isinstance(error, SystemExit):  # of a process of multiprocessing
+        failed = error.code not in (None, 0)
     why = f"{type(error).__name__}: {error}"[:1000] if failed else ""
     try:
         helper.request("end", how="failed" if failed else "done", why=why)
