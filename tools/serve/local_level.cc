@@ -74,8 +74,15 @@ Status LocalLevel::GiveUpAfter(const BranchedStep& commit) {
   return OkStatus();
 }
 
+uint64_t LocalLevel::ParityOf(uint64_t shard_bytes) const {
+  if (place_.group.empty()) return 0;
+  return shard_bytes * static_cast<uint64_t>(place_.parity) / (place_.group.size() - place_.parity);
+}
+
+// The save that runs still needs room for the parity of all ranks here.
 Result<SharedMemory> LocalLevel::NewMemory(uint64_t bytes) {
-  if (IsInMemory(place_.run_dir)) {
+  const uint64_t need = bytes + ParityOf(bytes) * place_.sharers.size();
+  if (IsInMemory(place_.run_dir) && CheckFreeSpace(fs_, place_.run_dir, need).ok()) {
     Result<SharedMemory> file = SharedMemory::MakeFile(fs_, JoinPath(place_.run_dir, NewMemoryName()), bytes);
     if (file.ok()) return file;
   }
@@ -91,11 +98,14 @@ std::string LocalLevel::SpareFile(uint64_t bytes) {
   return file.ok() ? spare_.emplace_back(*std::move(file)).path() : "";
 }
 
-Status LocalLevel::CheckRoom(uint64_t shard_bytes, bool exists) const {
-  const uint64_t data = place_.group.empty() ? 1 : place_.group.size() - place_.parity;
-  uint64_t parity = place_.group.empty() ? 0 : shard_bytes * place_.parity / data;
-  if (exists && std::ranges::any_of(spare_, std::not_fn(&SharedMemory::IsHeld))) parity = 0;
-  return CheckFreeSpace(fs_, place_.run_dir, ((exists ? 0 : shard_bytes) + parity) * place_.sharers.size())
+// Other ranks here may have begun to write.
+Status LocalLevel::CheckRoom(const std::string& partial, uint64_t shard_bytes, bool exists) const {
+  const bool spare = exists && std::ranges::any_of(spare_, std::not_fn(&SharedMemory::IsHeld));
+  uint64_t need = ((exists ? 0 : shard_bytes) + (spare ? 0 : ParityOf(shard_bytes))) * place_.sharers.size();
+  const auto names = fs_.List(partial);
+  for (const std::string& name : names.ok() && !exists ? *names : std::vector<std::string>())
+    if (const auto info = fs_.Stat(JoinPath(partial, name)); info.ok()) need -= std::min(need, info->bytes);
+  return CheckFreeSpace(fs_, place_.run_dir, need)
       .WithContext("local steps (fewer of them: keep_local; or keep them on a larger file system)");
 }
 

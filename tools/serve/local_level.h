@@ -51,9 +51,9 @@ class LocalLevel {
   bool Has(const SharedMemory& memory) const {
     return memory.IsAtItsPath() && memory.path().starts_with(place_.run_dir + "/");
   }
-  // OK if the directory has room for a shard of each rank that shares it, and their parity. Errors: NoSpace
-  // with the figures. `exists`: the shard is in memory there.
-  Status CheckRoom(uint64_t shard_bytes, bool exists = false) const;
+  // OK if the directory has room for a shard of each rank that shares it, and their parity, in `partial`.
+  // Errors: NoSpace with the figures. `exists`: the shard is in memory there.
+  Status CheckRoom(const std::string& partial, uint64_t shard_bytes, bool exists) const;
   // Removes old steps but those that are in use. `left` is called for what could not be deleted.
   Status Retire(const std::string& nonce, const Complain& left);
   // A step that is copied to the run is in use meanwhile.
@@ -74,6 +74,7 @@ class LocalLevel {
   LocalLevel(FileSystem& fs, HeldRuns& runs, std::shared_ptr<PeerFiles> peers, Request request)
       : fs_(fs), runs_(runs), peers_(std::move(peers)), request_(std::move(request)) {}
 
+  uint64_t ParityOf(uint64_t shard_bytes) const;  // of one rank, about
   Status NoteNewest();
   Result<ResumeSteps> Steps(const LocalSteps& local) const;
   Status GiveUpAfter(const BranchedStep& commit);

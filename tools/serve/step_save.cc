@@ -121,7 +121,8 @@ Status StepSave::SaveLocally(SavePlan& plan, const SaveValues& values, const Sav
   LocalSave save(fs_, level_->place(), ranks, level_->peers(), identity_, request_.nonce);
   now_ = {.directory = save.partial(), .local = true};
   const auto write = [&]() -> Status {
-    CAIRN_RETURN_IF_ERROR(level_->CheckRoom(plan.memory.bytes().size(), IsInPlace(plan, options)));
+    CAIRN_RETURN_IF_ERROR(
+        level_->CheckRoom(save.partial(), plan.memory.bytes().size(), IsInPlace(plan, options)));
     CAIRN_RETURN_IF_ERROR(save.MakePartial());
     CAIRN_RETURN_IF_ERROR(WriteOwnShard(plan, options, wait_for));
     CAIRN_RETURN_IF_ERROR(wait_for(EndOf(plan, values)));
