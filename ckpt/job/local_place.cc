@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
 #include "ckpt/base/stopwatch.h"
@@ -64,6 +65,12 @@ Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& director
   return sharers;
 }
 
+Status CheckOutside(const std::string& run_dir, const std::string& directory) {
+  if (!(CanonicalPath(directory) + "/").starts_with(CanonicalPath(run_dir) + "/")) return OkStatus();
+  return InvalidArgument("{}: steps on the nodes cannot be in the run directory {}; choose another one",
+                         directory, run_dir);
+}
+
 // The run directory as rank 0 sees it, from this host.
 Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run, JobRanks& ranks) {
   const auto own = [&]() -> Result<std::string> {
@@ -110,6 +117,20 @@ Status Claim(FileSystem& fs, const LocalOwner& owner, double wait_seconds, Local
   CAIRN_RETURN_IF_ERROR(claim.status());
   place.claim = std::make_shared<const LocalClaim>(*std::move(claim));
   return Clean(fs, place.run_dir, say);
+}
+
+// What an earlier run directory of this path has left here: no later start uses it, or removes it.
+void NameOthers(FileSystem& fs, const std::string& directory, const LocalOwner& owner, const Say& say) {
+  const auto names = fs.List(directory);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const std::string other = JoinPath(directory, name);
+    const Result<LocalOwner> found = ReadLocalOwner(fs, other);
+    if (found.ok() && found->run_dir == owner.run_dir && found->run != owner.run)
+      say(
+          fmt::format("note: {} holds steps of a run directory that was at {} before; remove it if nobody "
+                      "needs it",
+                      other, owner.run_dir));
+  }
 }
 
 // Why a lost node defeats the parity, and the largest groups that it would not.
@@ -221,12 +242,14 @@ Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, c
                    .parity = redundancy.parity,
                    .keep_last = options.keep_last,
                    .claim = nullptr};
+  CAIRN_RETURN_IF_ERROR(Agree(ranks, CheckOutside(run_dir, directory), "local directories"));
   CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(run_dir, run, ranks));
   CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, ranks));
   place.leader = place.sharers[0] == ranks.rank();
   CAIRN_RETURN_IF_ERROR(Agree(ranks,
                               place.leader ? Claim(fs, owner, options.wait_seconds, place, say) : OkStatus(),
                               "local directories"));
+  if (ranks.rank() == 0) NameOthers(fs, directory, owner, say);
   if (redundancy.group > 0) {
     CAIRN_RETURN_IF_ERROR(FindGroup(options.redundancy, redundancy, ranks, place, say));
   }

@@ -34,7 +34,8 @@ struct LocalPlace {
 // Collective; removes leftovers of killed saves. `run_dir`, `run`: the run directory and its identity;
 // `nonce`: that of the session, 8 hex digits; `say`: what a user should know. Errors: those of any rank's
 // directory, the same on all ranks; IoError if it belongs to another run directory (local_owner.h) or another
-// training uses it; InvalidArgument if there are too few ranks for the redundancy.
+// training uses it; InvalidArgument if there are too few ranks for the redundancy, or the directory lies in
+// the run directory.
 Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
                                   const std::string& run, const std::string& nonce, JobRanks& ranks,
                                   const std::function<void(const std::string& line)>& say);

@@ -51,7 +51,7 @@ class Helper:
         self._last = 0
         self._death: Optional[HelperDied] = None
         self.saves: set[Future] = set()  # handed over, not finished
-        self.tell_exit: Optional[Callable[[int], None]] = None  # ends it when the process exits, by its socket
+        self.tell_exit: Optional[Callable[[int], None]] = None  # by its socket, when the process exits
         self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
         self._receiver.start()
 

@@ -214,6 +214,8 @@ def refused(rank, world, directory):
     save = lambda **named: cairn.torch.save(training.state(), run, 1, **named)
     local = {"local": f"{directory}/refused/node-{{rank}}"}
     for words, named in {
+        "cannot be in the run directory": {"local": run},
+        f"{run}/local: steps on the nodes cannot be": {"local": f"{run}/local"},
         "rs:5,9": {**local, "redundancy": "rs:5,9"},
         "more than 2 ranks": {**local, "redundancy": "rs:4,2"},
         "give local=DIR": {"every": 3},
@@ -222,7 +224,7 @@ def refused(rank, world, directory):
         "not compressed": {**local, "compress": True},
     }.items():
         ranks.refused(ValueError, words, save, **named)
-    assert not os.path.exists(f"{run}/step-00000001")
+    assert not os.path.exists(f"{run}/step-00000001") and not os.path.exists(f"{run}/local")
 
 
 def unusable(rank, world, directory):

@@ -110,6 +110,15 @@ class LocalTest(ranks.RanksCase):
         self.assertIn("local steps 4, 5 given up: the run was continued without them", self.logs("train", [0]))
         self.train(2, "without", "ddp", "xor:2", 6, 6)
 
+    def test_a_run_directory_that_was_removed(self):
+        """Its steps on the nodes are not those of the next one of that name, which names them."""
+        self.train(2, "removed", "ddp", "xor:2", None, 2)
+        (old,) = os.listdir(self.node("removed", 0))
+        shutil.rmtree(f"{self.directory}/removed/run")
+        self.train(2, "removed", "ddp", "xor:2", None, 1)
+        self.assertIn(f"{old} holds steps of a run directory that was at {self.directory}/removed/run before", self.logs("train", [0]))
+        self.assertTrue(os.path.exists(f"{self.node('removed', 0)}/{old}/step-00000002"))
+
     def test_steps_on_the_nodes_that_turn_out_bad_are_given_up(self):
         self.train(2, "bad", "ddp", "xor:2", None, 5)
         self.run_ranks("give_up", 2)

@@ -93,7 +93,8 @@ TEST(CopiesTest, VectorsAndGivenRanksAreNotedUntilTheyWereEqual) {
 TEST(CopiesTest, DamagedFilesAreErrors) {
   EqualCopies equal;
   const auto read = [](int, const std::string& name) { return Result(name); };
-  EXPECT_EQ(Of("all", {json::array(), json::object()}).Compare(equal, read).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(Of("all", {json::array(), json::object()}).Compare(equal, read).status().kind(),
+            StatusKind::kCorrupt);
 }
 
 }  // namespace
