@@ -9,6 +9,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kDense = "dense";  // in mlp_layer_types
+
 bool IsSize(const json& value) { return value.is_number_integer() && value >= 0 && value <= kMaxModelSize; }
 
 bool HasField(const Family& family, json ModelValues::*field) {
@@ -36,6 +38,14 @@ json Scaling(json object) {
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) object.erase(key);
   if (object.contains("type") && !object.contains("rope_type")) object["rope_type"] = object["type"];
   object.erase("type");
+  if (object.value("rope_type", json()) == "yarn") {  // transformers takes both or none
+    const auto is_set = [&](const char* key) {
+      return object.contains(key) && object[key] != nullptr && object[key] != 0;
+    };
+    if (!is_set("mscale") || !is_set("mscale_all_dim"))
+      for (const char* key : {"mscale", "mscale_all_dim"}) object.erase(key);
+    if (object.value("attention_factor", json()).is_null()) object.erase("attention_factor");
+  }
   const bool is_default = object.empty() || object.value("rope_type", json("default")) == "default";
   return is_default ? json() : object;
 }
@@ -57,7 +67,9 @@ Status ReadDenseLayers(Model& model) {
     return InvalidArgument("config.json: moe_layers is {}; it must be a list", mixtures.dump());
   const json& list = mixtures.is_array() ? mixtures : only;
   const std::set<json> named(list.begin(), list.end());
+  const json& kinds = model.mlp_layer_types;
   const auto is_dense = [&](int64_t i) {
+    if (kinds.is_array()) return std::cmp_greater_equal(i, kinds.size()) || kinds[i] == kDense;
     if (mixtures.is_array()) return !named.contains(i);
     return first > i || (i + 1) % step.get<int64_t>() != 0 || named.contains(i);
   };
@@ -84,14 +96,40 @@ void DeriveSizes(const Family& family, Model& model) {
 }
 
 void ReadWindow(Model& model) {
-  if (model.use_sliding_window.is_null()) return;
-  if (model.use_sliding_window != true) {
-    model.sliding_window = model.layer_types = nullptr;
-  } else if (!model.layer_types.is_array() && model.max_window_layers.is_number() &&
-             model.num_layers.is_number_unsigned() && model.num_layers < (1 << 16)) {
-    for (uint64_t i = 0; i < model.num_layers.get<uint64_t>(); ++i)
-      model.layer_types.push_back(model.max_window_layers <= i ? "sliding_attention" : "full_attention");
-  }
+  const auto layers = static_cast<uint64_t>(std::clamp<int64_t>(IntOf(model.num_layers), 0, kMaxLayers));
+  json& types = model.layer_types;
+  if (!model.use_sliding_window.is_null() && model.use_sliding_window != true)
+    model.sliding_window = types = nullptr;
+  else if (!types.is_array() && model.max_window_layers.is_number())
+    for (uint64_t i = 0; i < layers; ++i)
+      types.push_back(model.max_window_layers <= i ? "sliding_attention" : "full_attention");
+  const uint64_t stated = types.is_array() ? types.size() : 0;
+  for (uint64_t i = stated; stated > 0 && i < layers; ++i) types.push_back(json(types[i - stated]));
+}
+
+void ReadLayersWithRope(Model& model) {
+  const json& with = model.layers_with_rope;
+  const int64_t interval = IntOf(model.no_rope_interval);
+  const bool listed = with.is_array() && !with.empty();
+  if (!listed && interval <= 0) return;
+  json without = json::array();
+  for (int64_t i = 0; i < std::min<int64_t>(IntOf(model.num_layers), kMaxLayers); ++i)
+    without.push_back(listed ? (std::cmp_less(i, with.size()) && with[i] != 0 ? 0 : 1)
+                             : ((i + 1) % interval == 0 ? 1 : 0));
+  model.layers_without_rope = std::move(without);
+}
+
+void FillLists(const Family& family, Model& model) {
+  const int64_t layers = std::min<int64_t>(IntOf(model.num_layers), kMaxLayers);
+  const json dense = Or(model.dense_layers, json::array()), &without = model.layers_without_rope;
+  if (HasField(family, &Model::mlp_layer_types) && model.mlp_layer_types.is_null())
+    for (int64_t i = 0; i < layers; ++i)
+      model.mlp_layer_types.push_back(std::ranges::find(dense, json(i)) != dense.end() ? kDense : "sparse");
+  const bool listed = without.is_array() && std::cmp_greater_equal(without.size(), layers);
+  if (HasField(family, &Model::layers_with_rope) && model.layers_with_rope.is_null() &&
+      (listed || without.is_null()))
+    for (int64_t i = 0; i < layers; ++i)
+      model.layers_with_rope.push_back(listed && without[i] != 0 && without[i] != false ? 0 : 1);
 }
 
 Model WithSpellings(const Family& family, Model model, const Model& function) {
@@ -106,6 +144,8 @@ Model WithSpellings(const Family& family, Model model, const Model& function) {
     while (first < dense.size() && dense[first] == first) ++first;
     model.first_k_dense_replace = first;
   }
+  if (lacks(&Model::layers_with_rope)) model.layers_without_rope = function.layers_without_rope;
+  FillLists(family, model);
   const json &shared = model.shared_expert_ffn_hidden_size, &one = model.moe_ffn_hidden_size;
   if (lacks(&Model::n_shared_experts) && IsSize(one) && one > 0 && (shared.is_null() || IsSize(shared)))
     model.n_shared_experts = shared.is_null() ? 0 : shared.get<uint64_t>() / one.get<uint64_t>();

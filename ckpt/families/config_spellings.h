@@ -19,8 +19,12 @@ void DeriveSizes(const Family& family, Model& model);
 // first ones, or list the mixtures. Errors: InvalidArgument naming the key.
 Status ReadDenseLayers(Model& model);
 
-// Sets the layers that see the window, for families that state it by a switch and a number.
+// Sets the layers that see the window, for families that state it by a switch, a number or a list that is
+// repeated; and those that do not rotate.
 void ReadWindow(Model& model);
+void ReadLayersWithRope(Model& model);
+// Sets the lists by which a family states what other fields say.
+void FillLists(const Family& family, Model& model);
 
 // The inverse of these, for a model that was not read from a config.json. `function` is FunctionOf().
 Model WithSpellings(const Family& family, Model model, const Model& function);

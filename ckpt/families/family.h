@@ -85,7 +85,8 @@ struct Family {
   std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
   std::vector<Refusal> refusals;
   std::vector<std::string> harmless = {};  // keys that change nothing, in addition to those of every family
-  Model model = {};                        // fields that every member has
+  bool rare = false;  // Megatron's arguments that name no family mean it only if no other one fits
+  Model model = {};   // fields that every member has
   nlohmann::json config = nlohmann::json::object();  // of config.json, if the original is not known
   // Rotary position embeddings, in both of transformers' spellings (config_spellings.h); for a part of each
   // head if `model` has a rotary_percent.

@@ -83,6 +83,7 @@ class Reader {
                .base_prefix = of.Text("base_prefix", ""),
                .buffers = of.Texts("buffers"),
                .harmless = of.Texts("harmless"),
+               .rare = of.Switch("rare"),
                .model = of.Object("model"),
                .config = of.Object("config"),
                .rope = of.Switch("rope")};

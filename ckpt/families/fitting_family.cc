@@ -23,6 +23,7 @@ bool Computes(const Family& family, const Model& model) {
 std::string FittingFamily(Model model, std::span<const DecoderModules> possible) {
   std::vector<const Family*> families;
   for (const Family& family : KnownFamilies()) families.push_back(&family);
+  std::ranges::stable_partition(families, [](const Family* family) { return !family->rare; });
   std::ranges::stable_partition(families,
                                 [&](const Family* family) { return model.architecture == family->name; });
   std::string nearest;

@@ -176,6 +176,8 @@ Status ReadSpellings(const Family& family, Model& model) {
   CAIRN_RETURN_IF_ERROR(CheckFlags(family, model));
   CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
   ReadWindow(model);
+  ReadLayersWithRope(model);
+  FillLists(family, model);
   return OkStatus();
 }
 
@@ -256,7 +258,8 @@ Result<json> ConfigOfModel(const Family& family, const Model& given, Dtype dtype
   } else {
     config["architectures"] = {family.class_name};
     config["model_type"] = family.name;
-    for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.Get(token);
+    for (const char* token : {"bos_token_id", "eos_token_id"})
+      if (const json& id = model.Get(token); !id.is_null() || !config.contains(token)) config[token] = id;
   }
   for (const Field& field : family.fields) {
     const json value = has_kept ? model.Get(field.name) : Stated(field, model, function);

@@ -69,6 +69,7 @@ DecoderModules::DecoderModules(const DenseModules& dense) : kinds_(1) {
   AddAll(layer, {"input_norm", "post_attention_norm"}, dense.norm_bias);
   AddAll(layer, {"attention.query", "attention.key", "attention.value"}, dense.query_key_value_bias);
   if (dense.query_key_norm) AddAll(layer, {"attention.query_norm", "attention.key_norm"}, dense.norm_bias);
+  if (dense.sinks) AddAll(layer, {"attention.sinks"}, false);
   AddAll(layer, {"attention.output", "mlp.up", "mlp.down"}, dense.linear_bias);
   if (dense.gate) AddAll(layer, {"mlp.gate"}, dense.linear_bias);
 }

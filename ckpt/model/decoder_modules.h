@@ -41,6 +41,7 @@ struct DenseModules {
   bool norm_bias = true;  // of every norm
   bool query_key_value_bias = true;
   bool query_key_norm = false;
+  bool sinks = false;
   bool linear_bias = true;  // of attention's output and of the MLP
   bool gate = false;        // mlp.gate in addition to mlp.up
 };

@@ -52,16 +52,22 @@ constexpr ModelField kFields[] = {
     {"rotary_interleaved", "pairs are neighbours; else halves of the head", &M::rotary_interleaved, "false"},
     {"rope_scaling", "as transformers names it: {\"rope_type\": \"llama3\", \"factor\": 8, ...}",
      &M::rope_scaling, "null"},
-    {"layers_without_rope", "Megatron's no_rope_freq: a number or a list", &M::layers_without_rope, "null"},
+    {"layers_without_rope",
+     "a list with a 1 for each; N: every N-th; full_attention: those beside layers with a window",
+     &M::layers_without_rope, "null"},
     {"sliding_window", "keys that a query sees, its own among them", &M::sliding_window, "null"},
     {"layer_types", "sliding_attention or full_attention; left out: all slide", &M::layer_types, "null"},
+    {"residual_multiplier", "factor on what attention and MLP add", &M::residual_multiplier, "1"},
+    {"logits_divisor", "the logits are divided by it", &M::logits_divisor, "1"},
     {"normalization", "LayerNorm or RMSNorm", &M::normalization, "\"LayerNorm\""},
     {"layernorm_epsilon", "added to the variance", &M::layernorm_epsilon, "1e-5"},
     {"norm_weight_minus_one", "stored weights of norms are gamma - 1", &M::norm_weight_minus_one, "false"},
     {"residual_post_layernorm", "it is taken behind the norm", &M::residual_post_layernorm, "false"},
     {"parallel_residual", "attention and MLP read the same input", &M::parallel_residual, "false"},
-    {"activation", "gelu (exact), gelu_new (tanh), relu, relu2 (squared), silu, quick_gelu, ...",
+    {"activation",
+     "gelu (exact), gelu_new (tanh), relu, relu2 (squared), silu, quick_gelu, swigluoai (GPT-OSS), ...",
      &M::activation, "\"gelu_new\""},
+    {"activation_limit", "gate and up are clamped to it", &M::activation_limit, "null"},
     {"gated_mlp", "act(gate) * up", &M::gated_mlp, "false"},
     {"num_experts", "of a mixture's layer; left out: no mixture", &M::num_experts, "null", &S::experts},
     {"moe_ffn_hidden_size", "of an expert", &M::moe_ffn_hidden_size, nullptr, &S::expert_ffn},
@@ -90,8 +96,11 @@ constexpr ModelField kFields[] = {
     {"decoder_sparse_step", "every N-th layer is a mixture", &M::decoder_sparse_step},
     {"first_k_dense_replace", "the first layers, which are dense", &M::first_k_dense_replace},
     {"moe_layers", "the layers that are mixtures", &M::moe_layers},
+    {"mlp_layer_types", "dense or sparse, which is a mixture", &M::mlp_layer_types},
     {"n_shared_experts", "width of the shared expert, in experts", &M::n_shared_experts},
     {"qk_nope_head_dim", "head_dim without the rotated elements", &M::qk_nope_head_dim},
+    {"layers_with_rope", "a list with a 1 for each", &M::layers_with_rope},
+    {"no_rope_interval", "without such a list: every N-th layer does not rotate", &M::no_rope_interval},
     {"other", "settings of the source that no field here expresses, by their own names", &M::other, "{}"},
 };
 static_assert(sizeof(ModelValues) == std::size(kFields) * sizeof(json), "each member has a row");
@@ -156,6 +165,36 @@ void FillAttention(const Model& model, Model& of) {
   const auto slides = [](const json& type) { return type == "sliding_attention"; };
   if (types.is_array() && std::ranges::none_of(types, slides)) window = nullptr;
   if (window.is_null() || (types.is_array() && std::ranges::all_of(types, slides))) types = nullptr;
+}
+
+// A list with a 1 for each layer that does not rotate; null if all do.
+void FillLayersWithoutRope(const Model& model, Model& of) {
+  json& without = of.layers_without_rope;
+  const json by = without, &types = model.layer_types;
+  const int64_t layers = std::min<int64_t>(IntOf(model.num_layers), kMaxLayers);
+  if (by.is_number_integer() && by > 0) {
+    without = json::array();
+    for (int64_t i = 1; i <= layers; ++i) without.push_back(i % by.get<int64_t>() == 0 ? 1 : 0);
+  } else if (by == "full_attention") {
+    without = json::array();
+    if (!model.sliding_window.is_null() && types.is_array())
+      for (const json& type : types) without.push_back(type == by ? 1 : 0);
+  }
+  const auto rotates = [](const json& layer) { return layer == 0 || layer == false; };
+  if (without.is_array() && std::ranges::all_of(without, rotates)) without = nullptr;
+}
+
+// transformers' defaults.
+void FillYarn(const Model& model, json& scaling) {
+  if (!scaling.is_object() || scaling.value("rope_type", json()) != "yarn") return;
+  const bool scales = scaling.contains("mscale") && scaling.contains("mscale_all_dim");
+  if (!scales) scaling.update({{"mscale", 1}, {"mscale_all_dim", 0}});
+  json filled = {{"beta_fast", 32},
+                 {"beta_slow", 1},
+                 {"truncate", true},
+                 {"original_max_position_embeddings", model.max_position_embeddings}};
+  filled.update(scaling);
+  scaling = std::move(filled);
 }
 
 // 8 rather than 8.0.
@@ -297,9 +336,12 @@ Model FunctionOf(const Model& model) {
   of.activation = Activation(of.activation);
   if (of.rope_scaling.is_object() && of.rope_scaling.value("rope_type", json()) == "default")
     of.rope_scaling = nullptr;
+  if (of.embedding_multiplier == 1) of.embedding_multiplier = nullptr;
   if (of.router_groups == 1) of.router_groups = of.router_groups_per_token = nullptr;
   FillSizes(model, of);
   FillAttention(model, of);
+  FillLayersWithoutRope(model, of);
+  FillYarn(model, of.rope_scaling);
   if (of.position_embedding != "rope")
     for (const auto rotary : {&Model::rotary_base, &Model::rotary_percent, &Model::rotary_interleaved,
                               &Model::rope_scaling, &Model::layers_without_rope})

@@ -31,17 +31,17 @@ struct ModelValues {
       head_dim, ffn_hidden_size, max_position_embeddings, q_lora_rank, kv_lora_rank, v_head_dim;
   nlohmann::json tied_embeddings, embedding_multiplier;
   nlohmann::json position_embedding, rotary_base, rotary_percent, qk_rope_head_dim, rotary_interleaved,
-      rope_scaling, layers_without_rope, sliding_window, layer_types;
+      rope_scaling, layers_without_rope, sliding_window, layer_types, residual_multiplier, logits_divisor;
   nlohmann::json normalization, layernorm_epsilon, norm_weight_minus_one, residual_post_layernorm,
-      parallel_residual, activation, gated_mlp;
+      parallel_residual, activation, activation_limit, gated_mlp;
   nlohmann::json num_experts, moe_ffn_hidden_size, shared_expert_ffn_hidden_size, num_experts_per_token,
       router_score, router_method, router_scale, router_groups, router_groups_per_token, router_normalizes,
       dense_layers;
   nlohmann::json attention_scale, attention_scale_by_layer, attn_logit_softcapping, final_logit_softcapping,
       softmax;
   nlohmann::json scale_attn_weights, query_pre_attn_scalar, use_sliding_window, max_window_layers,
-      mlp_only_layers, decoder_sparse_step, first_k_dense_replace, moe_layers, n_shared_experts,
-      qk_nope_head_dim;
+      mlp_only_layers, decoder_sparse_step, first_k_dense_replace, moe_layers, mlp_layer_types,
+      n_shared_experts, qk_nope_head_dim, layers_with_rope, no_rope_interval;
   nlohmann::json other;
 
   bool operator==(const ModelValues&) const = default;

@@ -165,6 +165,7 @@ class TorchDistPlanner {
     const Dtype dtype = plan_.tensors.tensors[TensorOf(tensor.parts[0], role)].entry.dtype;
     DcpEntry& entry = EntryOf(name, tensor, dtype);
     for (int rank = 0; rank < RanksThatCut(tensor); ++rank) {
+      if (IsCopyOfSlice(tensor, rank)) continue;
       CAIRN_RETURN_IF_ERROR(CheckTypes(*of_ranks[rank], role, entry));
       CAIRN_ASSIGN_OR_RETURN(auto held, SlicesOf(*of_ranks[rank], plan_.topology, rank));
       if (tensor.module->of_experts()) held = OfEachExpert(held);
@@ -176,6 +177,12 @@ class TorchDistPlanner {
   int RanksThatCut(const MegatronTensor& tensor) const {
     if (tensor.cuts.empty()) return 1;
     return tensor.module->of_experts() ? ExpertRanks() : plan_.topology.tp;
+  }
+
+  // Biases of experts whose columns are cut are whole on each rank of ETP.
+  bool IsCopyOfSlice(const MegatronTensor& tensor, int rank) const {
+    return tensor.module->of_experts() && plan_.topology.Coordinate(rank, Axis::kEtp) > 0 &&
+           std::ranges::find(tensor.cuts, Axis::kEtp, &Cut::axis) == tensor.cuts.end();
   }
 
   Status CheckTypes(const MegatronTensor& tensor, Role role, const DcpEntry& entry) const {

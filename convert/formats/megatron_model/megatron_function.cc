@@ -64,10 +64,33 @@ std::string Lower(const json& text) {
   return lower;
 }
 
+// Yarn of attention that is not latent: Megatron's argument, transformers' name, and Megatron's default.
+struct YarnArgument {
+  const char* argument;
+  const char* name;
+  double fallback;
+};
+constexpr YarnArgument kPlainYarn[] = {
+    {"rotary_scaling_factor", "factor", 1},
+    {"yarn_original_max_position_embeddings", "original_max_position_embeddings", 4096},
+    {"yarn_beta_fast", "beta_fast", 32},
+    {"yarn_beta_slow", "beta_slow", 1},
+    {"mscale", "mscale", 1},
+    {"mscale_all_dim", "mscale_all_dim", 0}};
+constexpr const char* kTruncates = "yarn_correction_range_round_to_int";
+
+json ReadYarn(const json& args) {
+  json scaling = {{"rope_type", "yarn"}, {"truncate", Flag(args, kTruncates, true)}};
+  for (const YarnArgument& yarn : kPlainYarn)
+    scaling[yarn.name] = FirstArgument(args, {yarn.argument}, yarn.fallback);
+  return scaling;
+}
+
 void ReadPositions(const json& args, Model& model) {
   const json type = Argument(args, "position_embedding_type");
   const bool rotary = Flag(args, "use_rotary_position_embeddings");
-  if (rotary || type == "rope" || type == "rotary")
+  const bool yarn = type == "yarn" && !rotary;
+  if (rotary || yarn || type == "rope" || type == "rotary")
     model.position_embedding = "rope";
   else if (Flag(args, "alibi") || type == "alibi")
     model.position_embedding = "alibi";
@@ -80,6 +103,7 @@ void ReadPositions(const json& args, Model& model) {
   if (const json percent = FirstArgument(args, {"rotary_percent"}, 1); percent != 1)
     model.rotary_percent = percent;
   if (Flag(args, "rotary_interleaved")) model.rotary_interleaved = true;
+  if (yarn) model.rope_scaling = ReadYarn(args);
   const json interpolation = Argument(args, "rotary_seq_len_interpolation_factor");
   const bool interpolated = interpolation.is_number() && interpolation != 1;
   if (Flag(args, "use_rope_scaling")) {
@@ -148,10 +172,17 @@ void ReadActivation(const json& args, Model& model) {
     model.activation = "silu";
   } else if (Flag(args, "squared_relu")) {
     model.activation = "relu2";
+  } else if (Flag(args, "quick_geglu")) {
+    model.gated_mlp = true;
+    model.activation = Argument(args, "glu_linear_offset") == 1 ? "swigluoai" : "quick_gelu";
   } else {
     model.activation = Gelu(args);
   }
   if (glu.empty() && Flag(args, "gated_linear_unit")) model.gated_mlp = true;
+  const json offset = Argument(args, "glu_linear_offset");
+  if (!IsUnset(offset) && model.activation != "swigluoai") model.other["args.glu_linear_offset"] = offset;
+  if (const json limit = Argument(args, "activation_func_clamp_value"); !IsUnset(limit))
+    model.activation_limit = limit;
 }
 
 void ReadNorms(const json& args, Model& model) {
@@ -173,7 +204,7 @@ void AddNorms(const Model& function, bool core, json& args) {
   args["layernorm_epsilon"] = args["norm_epsilon"] = function.layernorm_epsilon;
   const bool rms = function.normalization == "RMSNorm";
   args["normalization"] = core ? (rms ? "RMSNorm" : "LayerNorm") : (rms ? "rmsnorm" : "layernorm");
-  args["apply_layernorm_1p"] = false;
+  args["apply_layernorm_1p"] = core && function.norm_weight_minus_one == true;
   args["apply_residual_connection_post_layernorm"] = !core && function.residual_post_layernorm == true;
 }
 
@@ -194,6 +225,12 @@ void AddPositions(const Model& function, bool core, json& args) {
   const bool llama3 = scaling.is_object() && scaling == Llama3Scaling(factor);
   const bool linear = scaling.is_object() && Argument(scaling, "rope_type") == "linear";
   args["use_rope_scaling"] = llama3;
+  if (scaling.is_object() && Argument(scaling, "rope_type") == "yarn" && !IsLatent(args)) {
+    args["position_embedding_type"] = "yarn";
+    args["use_rotary_position_embeddings"] = false;
+    args[kTruncates] = Argument(scaling, "truncate");
+    for (const YarnArgument& yarn : kPlainYarn) args[yarn.argument] = Argument(scaling, yarn.name);
+  }
   if (llama3) args["rope_scaling_factor"] = factor;
   args["rotary_seq_len_interpolation_factor"] = linear ? factor : json();
 }
@@ -205,6 +242,7 @@ void AddAttention(const Model& function, json& args) {
   for (const json& type : function.layer_types.is_array() ? function.layer_types : json())
     args["window_attn_skip_freq"].push_back(type == "sliding_attention" ? 1 : 0);
   args["softmax_scale"] = function.attention_scale;
+  if (function.softmax != "vanilla") args["softmax_type"] = function.softmax;
 }
 
 void AddActivation(const Model& function, bool core, json& args) {
@@ -214,7 +252,11 @@ void AddActivation(const Model& function, bool core, json& args) {
   args["bias_gelu_fusion"] = tanh && bias;
   args["openai_gelu"] = tanh && !bias && !core;
   args["onnx_safe"] = nullptr;
-  args["swiglu"] = gated && !args.contains("glu_activation");
+  const bool openai = gated && function.activation == "swigluoai" && core;
+  if (openai) args.update({{"quick_geglu", true}, {"glu_linear_offset", 1.0}});
+  if (core && !function.activation_limit.is_null())
+    args["activation_func_clamp_value"] = function.activation_limit;
+  args["swiglu"] = gated && !openai && !args.contains("glu_activation");
   if (args.contains("glu_activation"))
     for (const auto& [glu, activation] : kGatedActivations)
       if (function.activation == activation) args["glu_activation"] = glu;
@@ -247,6 +289,7 @@ DenseModules DenseModulesOf(const json& args, const Model& model, MegatronProgra
           .norm_bias = bigscience || Or(model.normalization, "LayerNorm") == "LayerNorm",
           .query_key_value_bias = linear || (core && Flag(args, "add_qkv_bias")),
           .query_key_norm = core && Flag(args, "qk_layernorm"),
+          .sinks = core && model.softmax == "learnable",
           .linear_bias = linear,
           .gate = model.gated_mlp == true};
 }
@@ -327,11 +370,8 @@ void ReadMegatronFunction(const json& args, const std::function<bool(const std::
   model.rest["function"] = kFunctionVersion;
   if (model.gated_mlp == true || model.position_embedding == "rope") {
     const bool linear = Flag(args, "add_bias_linear", true);
-    model.rest["attention_bias"] = linear || Flag(args, "add_qkv_bias");
+    model.rest["attention_bias"] = model.rest["query_key_value_bias"] = linear || Flag(args, "add_qkv_bias");
     model.rest["mlp_bias"] = linear;
-  }
-  if (!model.num_experts.is_null()) {  // as families of mixtures spell it
-    model.rest["query_key_value_bias"] = model.rest.value("attention_bias", false);
     model.rest["use_qk_norm"] = Flag(args, "qk_layernorm");
   }
   model.architecture = FamilyOf(args, model);

@@ -139,8 +139,6 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
     if (SizeIn(arguments, name.c_str()) == 0) arguments[name] = size;
   CAIRN_ASSIGN_OR_RETURN(Model model, ReadSizes(arguments, half_layers));
   model.tied_embeddings = tied;
-  if (IsOn(arguments, "apply_layernorm_1p"))
-    return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other format can express");
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
   ReadMegatronFunction(arguments, allowed, model);
   CAIRN_ASSIGN_OR_RETURN(const ModelShape sizes, ReadShape(model));
@@ -154,7 +152,8 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
                    .qkv_version = checkpoint_version,
                    .half_layers = half_layers,
                    .local_spec = Argument(arguments, "transformer_impl") == "local"};
-  if (shape.dialect.gate_last || IsOn(arguments, "swiglu") || IsOn(arguments, "gated_linear_unit"))
+  if (shape.dialect.gate_last || IsOn(arguments, "swiglu") || IsOn(arguments, "gated_linear_unit") ||
+      IsOn(arguments, "quick_geglu"))
     shape.modules = kLlamaModules;
   return MegatronArgs{std::move(model), std::move(shape)};
 }

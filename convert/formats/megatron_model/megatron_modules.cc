@@ -158,6 +158,10 @@ std::span<const MegatronModule> MegatronModules() {
           .Core("self_attention.kv_layernorm")
           .Fused("self_attention.linear_kv_up_proj.layer_norm"),
       Row(4, "self_attention.linear_kv_up_proj", {"attention.key_value_up"}).Linear(),
+      Row(-1, "self_attention.core_attention.softmax", {"attention.sinks"})
+          .Core("")
+          .Fused("self_attention.core_attention.softmax")
+          .Weight("offset"),
       Row(0, "self_attention.dense", {"attention.output"})
           .Core("self_attention.linear_proj")
           .Older("attention.dense")
@@ -212,9 +216,10 @@ MegatronParameter FindMegatronParameter(std::string_view stored, bool latent) {
   const size_t end = stored.find_last_of("._");  // ".bias", or Transformer Engine's "_bias"
   if (end == stored.npos) return {};
   const std::string_view kind = stored.substr(end + 1);
-  if (kind != "bias" && kind != "weight") return {};
   const MegatronModule* module = FindModule(stored.substr(0, end), latent);
-  return {module, module && kind != module->weight};
+  if (module && kind == module->weight) return {module};
+  return kind == "bias" || kind == "weight" ? MegatronParameter{module, module != nullptr}
+                                            : MegatronParameter{};
 }
 
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,

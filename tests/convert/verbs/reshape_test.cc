@@ -105,9 +105,9 @@ RandomModel MakeRandomModel(const Family& architecture, std::mt19937& random) {
   Result<ExpandedModel> expanded = Expand(architecture, model);
   EXPECT_TRUE(expanded.ok()) << expanded.status().message();
   SetVocabMultiple(expanded->parameters, multiple);
-  const bool grouped = model.contains("num_key_value_heads");
+  const uint64_t key_value_heads = model.value("num_key_value_heads", heads);
   return {std::move(model), std::move(expanded->parameters), static_cast<int>(sizes.at("num_layers")),
-          grouped ? groups : heads, multiple};
+          key_value_heads, multiple};
 }
 
 Topology RandomTopology(std::mt19937& random, const RandomModel& model) {

@@ -97,14 +97,14 @@ std::vector<Case> Cases() {
       {"rope_scaling", Llama(), With(kLlama3, "original_max_position_embeddings", 16), false, false, true},
       {"rope_scaling", Llama(), With(kLlama3, "low_freq_factor", 2), false, false, true},
       {"rope_scaling", Llama(), linear, true, false, true},
-      {"rope_scaling", Llama(), yarn, false, false, true},
+      {"rope_scaling", Llama(), yarn, true, false, true},
       {"layers_without_rope", Llama(), json{0, 1}, true, false, false},
       {"sliding_window", Llama(), 5, true, false, false},
       {"sliding_window", mistral, 5, true, false, true},
       {"layer_types", windowed, json{"sliding_attention", "full_attention"}, true, false, false},
       {"normalization", Gpt2(), "RMSNorm", true, true, false},
       {"layernorm_epsilon", Gpt2(), 0.3, true, true, true},
-      {"norm_weight_minus_one", Llama(), true, false, false, false},
+      {"norm_weight_minus_one", Llama(), true, true, false, false},
       {"residual_post_layernorm", Gpt2(), true, false, true, false},
       {"parallel_residual", Gpt2(), true, false, false, false},
       {"activation", Gpt2(), "gelu", true, true, true},
@@ -112,13 +112,17 @@ std::vector<Case> Cases() {
       {"activation", Gpt2(), "relu", false, false, true},
       {"activation", Gpt2(), "quick_gelu", false, false, true},
       {"activation", Llama(), "gelu", false, false, true},
+      {"activation", Llama(), "swigluoai", true, false, true},
+      {"activation_limit", Llama(), 7.0, true, false, false},
       {"gated_mlp", Gpt2(), true, false, false, false},
       {"attention_scale", Gpt2(), 1.0, true, false, false},
       {"attention_scale", Llama(), 0.5, true, false, false},
       {"attention_scale_by_layer", Gpt2(), true, false, false, true},
       {"attn_logit_softcapping", Llama(), 50.0, false, false, false},
       {"final_logit_softcapping", Llama(), 30.0, false, false, false},
-      {"softmax", Gpt2(), "learnable", false, false, false},
+      {"softmax", Gpt2(), "learnable", true, false, false},
+      {"residual_multiplier", Llama(), 0.5, false, false, false},
+      {"logits_divisor", Llama(), 8.0, false, false, false},
       {"qk_rope_head_dim", Llama(), 2, false, false, false},
       {"num_experts", Llama(), 4, false, false, false},
       {"num_experts_per_token", Llama(), 2, false, false, false},
@@ -251,7 +255,8 @@ TEST(MegatronFunctionTest, TakesTheRecordedOrTheComputedFamily) {
   EXPECT_EQ(ReadArguments({{"position_embedding_type", "alibi"}})["architecture"], "bloom");
   EXPECT_EQ(ReadArguments({{"normalization", "RMSNorm"}})["architecture"], "megatron");
   // The right tensors, but another function: its writer refuses by the field's name.
-  const json interleaved = ReadArguments({{"rotary_interleaved", true}}, kSwiGlu);
+  EXPECT_EQ(ReadArguments({{"rotary_interleaved", true}}, kSwiGlu)["architecture"], "ernie4_5");
+  const json interleaved = ReadArguments({{"rotary_interleaved", true}, {"window_size", {4, 0}}}, kSwiGlu);
   EXPECT_EQ(interleaved["architecture"], "llama");
   EXPECT_THAT(WriteConfig(interleaved).message(), HasSubstr("rotary_interleaved is true"));
 }
@@ -261,7 +266,7 @@ TEST(MegatronFunctionTest, NamesUnknownArgumentsUnlessHarmlessOrUnset) {
       ReadArguments({{"recompute_granularity", "selective"}, {"a_fork_of_ours", false}}).contains("other"));
   for (const auto& [name, value] : std::map<std::string, json>{{"attention_output_gate", true},
                                                                {"num_experts", json::array({8})},
-                                                               {"activation_func_clamp_value", 7.0},
+                                                               {"glu_linear_offset", 0.5},
                                                                {"a_fork_of_ours", "on"}}) {
     const json facts = ReadArguments({{name, value}});
     EXPECT_EQ(facts["other"]["args." + name], value) << name;

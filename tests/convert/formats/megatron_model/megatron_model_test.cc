@@ -117,7 +117,6 @@ TEST(MegatronModelTest, OtherModelsAreRefused) {
   };
   EXPECT_TRUE(refusal("num_experts", 8).ok());
   EXPECT_TRUE(refusal("multi_latent_attention", true).ok());
-  EXPECT_EQ(refusal("apply_layernorm_1p", true).kind(), StatusKind::kNotSupported);
   EXPECT_EQ(refusal("num_query_groups", 3).kind(), StatusKind::kInvalidArgument);
   EXPECT_TRUE(refusal("num_experts", 1).ok());
 }
