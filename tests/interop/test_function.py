@@ -59,7 +59,7 @@ TO_MEGATRON = {
                                       CORE, "rope_scaling is"),
     "llama 3.1, otherwise": (LlamaConfig(**LLAMA, rope_parameters=LLAMA3), set(), "rope_scaling is"),
     "linear scaling": (LlamaConfig(**LLAMA, rope_parameters=LINEAR), CORE, "rope_scaling is"),
-    "yarn": (LlamaConfig(**LLAMA, rope_parameters=YARN), set(), "rope_scaling is"),
+    "yarn": (LlamaConfig(**LLAMA, rope_parameters=YARN), CORE, "rope_scaling is"),
     "llama, gelu": (LlamaConfig(**LLAMA, hidden_act="gelu"), set(), "activation is \"gelu\""),
     "mistral": (MistralConfig(**LLAMA, sliding_window=None), ALL, ""),
     "mistral, window": (MistralConfig(**LLAMA, sliding_window=4), CORE, "sliding_window is 4"),
@@ -90,7 +90,7 @@ TO_MEGATRON = {
 }
 # What megatron-core's strict load takes, with transformers' logits: all that TO_MEGATRON says it has a place for, but for rotary
 # scaling, which Megatron-LM's model provider passes on.
-STRICT = [name for name, (_, held, _) in TO_MEGATRON.items() if "megatron" in held and "llama 3.1" not in name]
+STRICT = [name for name, (_, held, _) in TO_MEGATRON.items() if "megatron" in held and "llama 3.1" not in name and name != "yarn"]
 MODEL = ["--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--vocab-size", 101, "--threads", 1]
 # name: TransformerConfig's, GPTModel's, the arguments; the largest difference of logits, or what is named
 FROM_CORE = {
@@ -99,9 +99,9 @@ FROM_CORE = {
     "part of a head": ({}, dict(rotary_percent=0.5), dict(rotary_percent=0.5), "phi3"),
     "interpolation": ({}, dict(seq_len_interpolation_factor=4), dict(rotary_seq_len_interpolation_factor=4), "llama"),
     "window": (dict(window_size=(4, 0)), {}, dict(window_size=(4, 0)), "mistral"),
-    "interleaved": (dict(rotary_interleaved=True), {}, dict(rotary_interleaved=True), "rotary_interleaved is true"),
-    "scale": (dict(softmax_scale=0.5), {}, dict(softmax_scale=0.5), "attention_scale is 0.5"),
-    "layers without": (dict(no_rope_freq=[0, 1]), {}, dict(no_rope_freq=[0, 1]), "layers_without_rope is [0,1]"),
+    "interleaved": (dict(rotary_interleaved=True), {}, dict(rotary_interleaved=True), "ernie4_5"),
+    "scale": (dict(softmax_scale=0.5), {}, dict(softmax_scale=0.5), "granite"),
+    "layers without": (dict(no_rope_freq=[0, 1]), {}, dict(no_rope_freq=[0, 1]), "smollm3"),
     "Megatron-LM of 2024": ({}, {}, dict(use_mcore_models=True), "llama"),
     "a fork": ({}, {}, dict(cubed_logits=3, z_loss=0.5), "args.cubed_logits is 3"),
 }
