@@ -20,6 +20,7 @@ import os
 import megatron_trainer as trainer
 import megatron_writer as writer
 import torch
+from latent_attention import LatentAttention
 from megatron.core import dist_checkpointing, optimizer, parallel_state
 from megatron.core.dist_checkpointing import mapping
 from megatron.core.dist_checkpointing.dict_utils import nested_values
@@ -44,18 +45,6 @@ def norm_of_sequences(config, hidden_size, eps):
 
 
 torch_norm.WrappedTorchNorm.__new__ = lambda cls, config, hidden_size, eps=1e-5, **_: norm_of_sequences(config, hidden_size, eps)
-
-class LatentAttention(torch.nn.Module):
-    """Megatron's own takes values of the size of keys only."""
-
-    def __init__(self, config, softmax_scale, **_):
-        super().__init__()
-        self.scale = softmax_scale
-
-    def forward(self, query, key, value, attention_mask, **_):
-        heads = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        output = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True, scale=self.scale)
-        return output.permute(2, 0, 1, 3).flatten(2)
 
 
 SIZES = dict(num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=56, kv_channels=8)
