@@ -247,6 +247,17 @@ def rank_dies(rank, world, directory):
     dies(rank, world, directory, "rank_dies", every=9, deadline=20)
 
 
+def told_late(rank, world, directory):
+    """Only one rank, the first or the last, has learned of a failed save when the next one begins: it is saved at once."""
+    join(rank, world, directory, "told_late")
+    training, run, local = Training("ddp", world), f"{directory}/told_late/run", local_of(directory, "told_late", "xor:2")
+    for step, told in ((1, None), (2, 1), (3, 0), (4, None)):
+        training.iterate()
+        if rank == told:
+            cairn.torch._local.forget(cairn._helper.helper())
+        assert cairn.torch.save(training.state(), run, step, every=9, deadline=1000, **local).step_dir.endswith(f"step-0000000{step}")
+
+
 def node_dies(rank, world, directory):
     """Rank 1 and its helper die: a save that would go to the run, too, fails on the others without waiting for it there."""
     dies(rank, world, directory, "node_dies", every=1, deadline=1000)

@@ -221,7 +221,7 @@ class LocalTest(ranks.RanksCase):
 
     def test_jobs_that_check_themselves(self):
         """What each shows, local_cases.py says."""
-        for case, world, *killed in (("refused", 2), ("unusable", 2), ("rank_dies", 3, 1), ("node_dies", 3, 1)):
+        for case, world, *killed in (("refused", 2), ("unusable", 2), ("told_late", 2), ("rank_dies", 3, 1), ("node_dies", 3, 1)):
             with self.subTest(case):
                 self.run_ranks(case, world, killed=killed)
         self.assertEqual([event["event"] for event in self.events("rank_dies")], ["start", "save_failed", "end"])

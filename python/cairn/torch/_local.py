@@ -79,10 +79,16 @@ def opened(current: Helper, run: str, local: Local, occasion: str, seconds: int)
     cannot have, TimeoutError if a rank does not come.
     """
     levels = _of(current)
-    if not levels.joined:
+    key = run, local
+    # Rank 0 decides: ranks learn of a failed save at different times, perhaps after the next one has begun.
+    word = {None: "open", True: "local", False: "run"}[levels.opened.get(key)] if levels.joined else "join"
+    word = _job.agree(f"cairn.torch/level/{occasion}", word, seconds)
+    if word in ("local", "run"):
+        return word == "local"
+    if word == "join":
+        forget(current)
         _join(current, occasion, seconds)
         levels.joined = True
-    key = run, local
     if key not in levels.opened:
         levels.opened = {other: state for other, state in levels.opened.items() if other[0] != run}
         try:
