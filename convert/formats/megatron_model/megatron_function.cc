@@ -103,7 +103,12 @@ void ReadPositions(const json& args, Model& model) {
   if (const json percent = FirstArgument(args, {"rotary_percent"}, 1); percent != 1)
     model.rotary_percent = percent;
   if (Flag(args, "rotary_interleaved")) model.rotary_interleaved = true;
-  if (yarn) model.rope_scaling = ReadYarn(args);
+  if (yarn) {
+    const json& scaling = model.rope_scaling = ReadYarn(args);
+    const json &one = scaling["mscale"], &all = scaling["mscale_all_dim"];
+    // Others take both or none.
+    if ((one == 0 || all == 0) && !(one == 1 && all == 0)) model.other["args.mscale"] = one;
+  }
   const json interpolation = Argument(args, "rotary_seq_len_interpolation_factor");
   const bool interpolated = interpolation.is_number() && interpolation != 1;
   if (Flag(args, "use_rope_scaling")) {

@@ -274,6 +274,8 @@ TEST(MegatronFunctionTest, NamesUnknownArgumentsUnlessHarmlessOrUnset) {
     EXPECT_THAT(Write(facts, MegatronProgram::kCore).message(), HasSubstr("args." + name)) << name;
   }
   EXPECT_FALSE(ReadArguments({{"a_fork_of_ours", "on"}}, {}, {"args.a_fork_of_ours"}).contains("other"));
+  const json yarn = {{"position_embedding_type", "yarn"}, {"mscale", 0.7}};
+  EXPECT_EQ(ReadArguments(yarn, kSwiGlu)["other"], json({{"args.mscale", 0.7}}));
 }
 
 TEST(MegatronFunctionTest, LatentAttentionRotatesNeighboursAndIsScaledByYarn) {
