@@ -22,6 +22,7 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict  # noqa
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
 WIDTH = 40
 
@@ -205,6 +206,17 @@ def memory(rank, world, directory, resumes):
     assert all(len(inodes) in (3, 4) for inodes in files.values()), files
     digests = training.digests()
     assert training.load(run, **local) == step and training.digests() == digests
+
+
+def tight(rank, world, directory):
+    """Both ranks share a tmpfs with room for one step: the save after it is refused, and takes no room that its parity needs."""
+    join(rank, world, directory, "tight")
+    weights = distribute_tensor(torch.ones(24, 30000), init_device_mesh("cpu", (world,)), [Shard(0)])
+    named = {"every": 9, "local": f"{directory}/tight/small", "redundancy": "xor:2"}
+    first = cairn.torch.async_save({"w": weights}, f"{directory}/tight/run", 1, **named)
+    dist.barrier()
+    ranks.refused(OSError, ["needs about", "are free"], cairn.torch.save, {"w": weights}, f"{directory}/tight/run", 2, **named)
+    assert first.result().step_dir.endswith("step-00000001")
 
 
 def refused(rank, world, directory):

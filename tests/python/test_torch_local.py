@@ -219,6 +219,13 @@ class LocalTest(ranks.RanksCase):
             self.run_ranks("memory", 2, arguments=(8,))
         self.assertEqual((os.path.exists(dead), os.path.exists(used)), (False, True))
 
+    def test_a_directory_with_room_for_one_step(self):
+        os.makedirs(small := f"{self.directory}/tight/small")
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", small], capture_output=True).returncode:
+            self.skipTest("mounting a small tmpfs needs root")
+        self.addCleanup(subprocess.run, ["umount", "-l", small])
+        self.run_ranks("tight", 2)
+
     def test_jobs_that_check_themselves(self):
         """What each shows, local_cases.py says."""
         for case, world, *killed in (("refused", 2), ("unusable", 2), ("told_late", 2), ("rank_dies", 3, 1), ("node_dies", 3, 1)):

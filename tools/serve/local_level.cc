@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ckpt/base/byte_codec.h"
+#include "ckpt/model/layout.h"
 #include "ckpt/run/run_identity.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/serve/packet.h"
@@ -76,7 +77,10 @@ Status LocalLevel::GiveUpAfter(const BranchedStep& commit) {
 
 uint64_t LocalLevel::ParityOf(uint64_t shard_bytes) const {
   if (place_.group.empty()) return 0;
-  return shard_bytes * static_cast<uint64_t>(place_.parity) / (place_.group.size() - place_.parity);
+  std::vector<ParityGroup::Member> members(place_.group.size());
+  for (size_t i = 0; i < members.size(); ++i) members[i] = {ShardName(place_.group[i]), shard_bytes};
+  const auto group = ParityGroup::Make({run_, 0}, std::move(members), place_.parity);
+  return group.ok() ? group->parity_file_bytes() : 0;
 }
 
 // The save that runs still needs room for the parity of all ranks here.

@@ -74,7 +74,7 @@ class LocalLevel {
   LocalLevel(FileSystem& fs, HeldRuns& runs, std::shared_ptr<PeerFiles> peers, Request request)
       : fs_(fs), runs_(runs), peers_(std::move(peers)), request_(std::move(request)) {}
 
-  uint64_t ParityOf(uint64_t shard_bytes) const;  // of one rank, about
+  uint64_t ParityOf(uint64_t shard_bytes) const;  // of one rank, if all have as many
   Status NoteNewest();
   Result<ResumeSteps> Steps(const LocalSteps& local) const;
   Status GiveUpAfter(const BranchedStep& commit);
