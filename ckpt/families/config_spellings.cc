@@ -144,6 +144,10 @@ Model WithSpellings(const Family& family, Model model, const Model& function) {
     while (first < dense.size() && dense[first] == first) ++first;
     model.first_k_dense_replace = first;
   }
+  for (const auto groups : {&Model::router_groups, &Model::router_groups_per_token})  // null is one group
+    if (const auto field = std::ranges::find(family.fields, NameOf(groups), &Field::name);
+        field != family.fields.end() && !field->nullable && (function.*groups).is_null())
+      model.*groups = 1;
   if (lacks(&Model::layers_with_rope)) model.layers_without_rope = function.layers_without_rope;
   FillLists(family, model);
   const json &shared = model.shared_expert_ffn_hidden_size, &one = model.moe_ffn_hidden_size;

@@ -376,7 +376,7 @@ void ReadMegatronFunction(const json& args, const std::function<bool(const std::
   if (model.gated_mlp == true || model.position_embedding == "rope") {
     const bool linear = Flag(args, "add_bias_linear", true);
     model.rest["attention_bias"] = model.rest["query_key_value_bias"] = linear || Flag(args, "add_qkv_bias");
-    model.rest["mlp_bias"] = linear;
+    model.rest["mlp_bias"] = model.rest["attention_out_bias"] = linear;
     model.rest["use_qk_norm"] = Flag(args, "qk_layernorm");
   }
   model.architecture = FamilyOf(args, model);
