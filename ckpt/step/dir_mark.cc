@@ -227,7 +227,8 @@ bool IsOwn(FileSystem& fs, const std::string& directory, uint32_t owner) {
   return !fs.HasOtherProcesses() || owner == ::geteuid() || owner == OwnerOfNewFiles(fs, directory);
 }
 
-// For a directory that does not exist. A process that was killed while it wrote its mark left the begin.
+// For a directory that does not exist. A process that was killed while it wrote its mark left the begin, and
+// a power loss perhaps zeros.
 bool IsOwnMark(FileSystem& fs, const std::string& directory, bool readable) {
   const std::string path = MarkPath(directory);
   const Result<FileInfo> info = fs.LinkStat(path);
@@ -235,7 +236,8 @@ bool IsOwnMark(FileSystem& fs, const std::string& directory, bool readable) {
   if (!info.ok() || !facts.ok() || !IsOwn(fs, directory, facts->owner)) return false;
   if (readable || info->kind != FileKind::kFile) return readable;
   const Result<std::string> text = ReadSmallFile(fs, path, kMaxMarkBytes);
-  return text.ok() && kMagic.starts_with(std::string_view(*text).substr(0, kMagic.size()));
+  return text.ok() && (kMagic.starts_with(std::string_view(*text).substr(0, kMagic.size())) ||
+                       text->find_first_not_of('\0') == text->npos);
 }
 
 // "out.partial-01234567" and a step that is being written or deleted. Every other name is final.
