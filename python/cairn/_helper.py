@@ -119,7 +119,8 @@ class Helper:
             print(f"cairn: waiting for {len(self.saves)} save(s) to be on disk", file=sys.stderr, flush=True)
             wait(list(self.saves))
         if self.tell_exit is not None and self.alive:
-            return self.tell_exit(self._socket.fileno())
+            self.tell_exit(self._socket.fileno())
+            return
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
