@@ -187,8 +187,8 @@ void FillLayersWithoutRope(const Model& model, Model& of) {
 // transformers' defaults.
 void FillYarn(const Model& model, json& scaling) {
   if (!scaling.is_object() || scaling.value("rope_type", json()) != "yarn") return;
-  const bool scales = scaling.contains("mscale") && scaling.contains("mscale_all_dim");
-  if (!scales) scaling.update({{"mscale", 1}, {"mscale_all_dim", 0}});
+  if (scaling.value("mscale", json(1)) == 1 && scaling.value("mscale_all_dim", json(0)) == 0)
+    for (const char* key : {"mscale", "mscale_all_dim"}) scaling.erase(key);
   json filled = {{"beta_fast", 32},
                  {"beta_slow", 1},
                  {"truncate", true},

@@ -234,7 +234,8 @@ void AddPositions(const Model& function, bool core, json& args) {
     args["position_embedding_type"] = "yarn";
     args["use_rotary_position_embeddings"] = false;
     args[kTruncates] = Argument(scaling, "truncate");
-    for (const YarnArgument& yarn : kPlainYarn) args[yarn.argument] = Argument(scaling, yarn.name);
+    for (const YarnArgument& yarn : kPlainYarn)
+      args[yarn.argument] = Or(Argument(scaling, yarn.name), yarn.fallback);
   }
   if (llama3) args["rope_scaling_factor"] = factor;
   args["rotary_seq_len_interpolation_factor"] = linear ? factor : json();
