@@ -476,11 +476,13 @@ class OtherValuesTest(Case):
 
     def test_callbacks_by_their_class(self):
         import pathlib as classes
-        torch.save({"state_dict": self.weights, "epoch": 1, "callbacks": {classes.PosixPath: {"best_model_score": torch.tensor(0.3)}},
+        scores = {"best_model_score": torch.tensor(0.3), "kth_value": torch.tensor(float("inf"))}
+        torch.save({"state_dict": self.weights, "epoch": 1, "callbacks": {classes.PosixPath: scores},
                     "optimizer_states": [self.adam()], "hyper_parameters": {"path": pathlib.PosixPath("/data")}}, self.path("l.ckpt"))
         left = self.strip_file("l.ckpt")
         self.assertIn("hyper_parameters", left)
         self.assertTrue(any("best_model_score" in name for name in left))
+        cairn("verify", self.path("l.ckpt"))  # no score has been worse yet
 
     def test_a_file_of_one_rank_is_noted(self):
         from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
@@ -758,19 +760,23 @@ class DcpTest(Case):
         cairn("verify", self.path("src"), "--allow", "freqs_cis")
         cairn("convert", self.path("src"), self.path("out"), "--to", "dcp", "--allow", "freqs_cis")
 
-    def test_the_two_directories_of_accelerate_are_one_training(self):
+    def test_two_directories_are_one_training(self):
+        """Of accelerate, and of NeMo Automodel."""
         import torch.distributed.checkpoint as dcp
         weights, states = self.trained()
-        dcp.save({"model": weights}, checkpoint_id=self.path("state", "pytorch_model_fsdp_0"), no_dist=True)
-        dcp.save({"optimizer": states}, checkpoint_id=self.path("state", "optimizer_0"), no_dist=True)
-        dump = Dump(self.path("state"))
         expected = {(name, "weight"): value for name, value in weights.items()}
         expected |= {(name, role): states["state"][name][role] for name in weights for role in ("exp_avg", "exp_avg_sq")}
-        self.assertEqual(set(dump.tensors), set(expected))
-        for key, value in expected.items():
-            self.assertTrue(same_bits(dump.tensors[key], value), key)
-        self.assertEqual(dump.facts["state"]["optimizer_step"], 1)
-        cairn("verify", self.path("state"))
+        for number, parts in enumerate(({"pytorch_model_fsdp_0": {"model": weights}, "optimizer_0": {"optimizer": states}},
+                                        {"model": weights, "optim": {"optim": states}})):
+            state = self.path(f"state_{number}")
+            for name, part in parts.items():
+                dcp.save(part, checkpoint_id=os.path.join(state, name), no_dist=True)
+            dump = Dump(state)
+            self.assertEqual(set(dump.tensors), set(expected))
+            for key, value in expected.items():
+                self.assertTrue(same_bits(dump.tensors[key], value), key)
+            self.assertEqual(dump.facts["state"]["optimizer_step"], 1)
+            cairn("verify", state)
 
     def test_an_optimizer_that_is_not_understood_goes_from_dcp_to_dcp(self):
         """The kind: states of another name, type or key than torch's own optimizers give. They are listed, checked, and carried as

@@ -59,7 +59,8 @@ class ValueChecker {
     std::vector<std::vector<uint32_t>> sets;
     for (uint32_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorEntry& tensor = catalog_.tensors[i];
-      if (!IsFloat(tensor.dtype)) continue;
+      // A training may well remember that its best loss so far is infinite.
+      if (!IsFloat(tensor.dtype) || IsOpaque(tensor.role)) continue;
       sets.push_back({i});
       const Result<uint32_t> master = lookup.Find(tensor.spec.name, Role::kMaster);
       const bool rounded =
