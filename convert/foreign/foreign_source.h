@@ -17,6 +17,8 @@ class ForeignSource : public CheckpointSource {
   const std::string& name() const final { return name_.empty() ? directory() : name_; }
   // The name for messages, if it is not the directory.
   void SetName(std::string name) { name_ = std::move(name); }
+  // For formats that do not store it.
+  void SetStep(int64_t step) { manifest_.step = step; }
   void AddHistory(std::string entry) { manifest_.history.push_back(std::move(entry)); }
   // For the user who reads it; may be empty.
   const std::string& note() const { return note_; }

@@ -17,8 +17,10 @@ Result<TrainerLayout> ReadLayout(const std::string& file, const json& row) {
   TrainerLayout layout{.program = of.Text("program"),
                        .format = of.Text("format", ""),
                        .steps = of.Texts("steps"),
+                       .files = of.Texts("files"),
                        .trackers = of.Texts("trackers"),
                        .last = of.Text("last", ""),
+                       .unfinished = of.Text("unfinished", ""),
                        .last_after = of.Text("last_after", ""),
                        .without_last = of.Texts("without_last"),
                        .models = of.Texts("models"),
@@ -58,6 +60,17 @@ std::optional<int64_t> TrainerLayout::StepOf(std::string_view name) const {
   };
   for (const std::string& pattern : steps)
     if (const auto step = number(pattern)) return step;
+  return std::nullopt;
+}
+
+std::optional<int64_t> TrainerLayout::StepOfFile(const std::string& name) const {
+  const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+  for (auto begin = std::ranges::find_if(name, digit); begin != name.end();) {
+    const auto end = std::find_if_not(begin, name.end(), digit);
+    const std::string pattern = std::string(name.begin(), begin) + '#' + std::string(end, name.end());
+    if (FitsAnyGlob(pattern, files)) return ParseNumber<int64_t>({begin, end}, 0);
+    begin = std::find_if(end, name.end(), digit);
+  }
   return std::nullopt;
 }
 

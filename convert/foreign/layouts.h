@@ -18,10 +18,13 @@ struct ModelAndOptimizer {
 
 struct TrainerLayout {
   std::string program;
-  std::string format;                 // System::name of its steps; empty: the row has no steps
-  std::vector<std::string> steps;     // names of steps, '#' for a number; the last one is the step's
+  std::string format;              // System::name of its steps; empty: the row has no steps
+  std::vector<std::string> steps;  // names of steps, '#' for a number; the last one is the step's
+  std::vector<std::string>
+      files;  // names of steps that are a file each: '#' is the step's number, '*' any text
   std::vector<std::string> trackers;  // beside the steps, one of these names the newest finished one
   std::string last;                   // in a step: written after all others
+  std::string unfinished;             // in a step: there until it is finished
   std::string last_after;  // written after files that match this glob, in their folder; empty: once a step
   std::vector<std::string>
       without_last;                 // globs of files of other programs' steps, named the same, without it
@@ -31,6 +34,8 @@ struct TrainerLayout {
 
   // The number in the name of a step; nullopt for other names.
   std::optional<int64_t> StepOf(std::string_view name) const;
+  // The same for a step that is a file.
+  std::optional<int64_t> StepOfFile(const std::string& name) const;
 };
 
 // In the order of recognition.

@@ -398,7 +398,8 @@ class IdentityTest(CliTest):
         """The training has made one file of the step so far, and not the one that its program writes last."""
         steps = {"global_step40": "mp_rank_00_model_states.pt", "checkpoint-40": "model.safetensors", "step-40": "__0_0.distcp",
                  "checkpoint_0": "pytorch_model_fsdp_0/__0_0.distcp", "iter_0000040": "__0_0.distcp",
-                 "step_40": "policy/weights/model/__0_0.distcp", "epoch_0_step_40": "model/__0_0.distcp"}
+                 "step_40": "policy/weights/model/__0_0.distcp", "epoch_0_step_40": "model/__0_0.distcp",
+                 "epoch_0_step_50": ".incomplete"}
         for number, (step, file) in enumerate(steps.items()):
             with self.subTest(step=step):
                 path = self.dir / f"run{number}" / step / file

@@ -14,6 +14,7 @@ import time
 from cairn_cli import CAIRN, MAKE_STEP, CliTest, Table
 
 TREES: dict = {}  # by name: (how to make it in a directory, the argument that means it)
+TORCH_FILE = "megatron/iter_0000004/mp_rank_00/model_optim_rng.pt"
 SYSTEMS = {
     "dcp": "dcp/step-4",
     "megatron": "megatron",
@@ -376,6 +377,50 @@ def lightning_run(t):
         t.put("dcp/step-4", f"epoch=0-step={number}.ckpt")
 
 
+# The kind: a step is a file, and the directory of several passed for one step.
+
+
+def files(t, last, *names):
+    for name in names:
+        t.put(TORCH_FILE, name)
+    (t.root / last).symlink_to(pathlib.Path(names[-1]).name)
+
+
+@tree("last.ckpt", "lightning_link_to_a_file")
+@tree("../tree@2", "lightning_file_at_a_number")
+@tree()
+def lightning_run_of_files(t):
+    files(t, "last.ckpt", "epoch=0-step=2.ckpt", "epoch=0-step=10-v1.ckpt")
+
+
+@tree()
+def directory_of_a_lightning_run_of_files(t):
+    files(t, "checkpoints/last.ckpt", "checkpoints/epoch=0-step=2.ckpt", "checkpoints/epoch=0-step=10.ckpt")
+
+
+@tree()
+def composer_run_of_files(t):
+    files(t, "latest-rank0.pt", "ep0-ba2-rank0.pt", "ep1-ba10-rank0.pt")
+
+
+@tree()
+def files_of_unknown_names(t):
+    files(t, "best.pt", "model_a.pt", "model_b.pt")
+
+
+@tree()
+def torchtune_run(t):
+    for epoch in range(2):
+        t.put("hf", f"epoch_{epoch}")
+
+
+@tree()
+def prime_rl_run(t):
+    for number in (2, 4):
+        t.put("dcp/step-4", f"step_{number}/trainer")
+        t.put("hf", f"step_{number}/weight")
+
+
 @tree()
 def automodel_run(t):
     for number in (2, 4):
@@ -392,6 +437,12 @@ def automodel_run_of_shards(t):
     for number in (2, 4):
         t.put("hf/model.safetensors", f"epoch_0_step_{number}/model/shard-00001-model-00001-of-00001.safetensors")
         t.put("dcp/step-4", f"epoch_0_step_{number}/optim")
+
+
+@tree()
+def automodel_run_that_is_writing(t):
+    automodel_run(t)
+    t.write("epoch_0_step_4/.incomplete", "")
 
 
 @tree()
@@ -416,8 +467,8 @@ def nemo_rl_run_of_safetensors(t):
 @tree()
 def verl_run_of_fsdp(t):
     for rank in range(2):
-        t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", f"global_step_4/actor/model_world_size_2_rank_{rank}.pt")
-    t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", "global_step_4/data.pt")
+        t.put(TORCH_FILE, f"global_step_4/actor/model_world_size_2_rank_{rank}.pt")
+    t.put(TORCH_FILE, "global_step_4/data.pt")
     t.write("latest_checkpointed_iteration.txt", "4")
 
 
@@ -425,8 +476,8 @@ def verl_run_of_fsdp(t):
 def skyrl_run(t):
     for number in (2, 4, 6):
         for rank in range(2):
-            t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", f"global_step_{number}/policy/model_world_size_2_rank_{rank}.pt")
-        t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", f"global_step_{number}/trainer_state.pt")
+            t.put(TORCH_FILE, f"global_step_{number}/policy/model_world_size_2_rank_{rank}.pt")
+        t.put(TORCH_FILE, f"global_step_{number}/trainer_state.pt")
     t.write("latest_ckpt_global_step.txt", "4")
 
 
@@ -471,7 +522,7 @@ def file_of_safetensors(t):
 
 @tree("model_optim_rng.pt")
 def file_of_torch_save(t):
-    t.put("megatron/iter_0000004/mp_rank_00/model_optim_rng.pt", "model_optim_rng.pt")
+    t.put(TORCH_FILE, "model_optim_rng.pt")
 
 
 @tree("models--a--b")

@@ -151,7 +151,9 @@ RunListing ListNode(FileSystem& fs, const Place& place) {
 void ReadSealState(FileSystem& fs, const std::vector<StepFile>& files, StepListing& step) {
   if (!step.sealed) {
     step.trouble = WhyUnfinished(fs, step, files, /*strict=*/true);
-    step.state = step.trouble.empty() ? "not sealed" : "being written";
+    const auto info = fs.Stat(step.path);
+    const bool one_file = info.ok() && !info->is_directory();
+    step.state = !step.trouble.empty() ? "being written" : one_file ? "one file" : "not sealed";
     return;
   }
   const auto seal = ReadSeal(fs, step.path);
@@ -206,7 +208,8 @@ RunListing ListForeign(FileSystem& fs, const Place& place) {
 std::optional<RunListing> ListRunAt(FileSystem& fs, const Place& place) {
   if (place.of_node()) return ListNode(fs, place);
   if (place.native()) return ListRun(fs, place.path);
-  if (place.kind != PlaceKind::kForeignRun || !HasKnownStep(fs, place)) return std::nullopt;
+  const bool run = place.kind == PlaceKind::kForeignRun || place.kind == PlaceKind::kFileRun;
+  if (!run || !HasKnownStep(fs, place)) return std::nullopt;
   return ListForeign(fs, place);
 }
 

@@ -20,7 +20,8 @@ namespace cairn {
 struct StepListing : FoundStep {
   std::string state = {};      // committed, partly verified, verified, changed since verified, damaged,
                                // partial, superseded, deleting, of another run; of another system's: sealed,
-                               // sealed with problems, changed since sealed, not sealed, being written
+                               // sealed with problems, changed since sealed, not sealed, one file, being
+                               // written
   std::string system = {};     // another system's name; empty: Cairn, or unknown
   std::string trouble = {};    // why it is damaged, or what has changed
   std::string unhealthy = {};  // why (ckpt/run/health.h); empty if it is healthy or nothing is known

@@ -299,7 +299,8 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "run); deleting (retired, its removal is unfinished). FROM is the step that the training had loaded,\n"
       "or saved before. Of another\n"
       "system's: sealed (cairn seal committed it, and its files look as they did then); sealed with\n"
-      "problems (by --anyway; cairn seal --newest skips it); changed since sealed; not sealed; being\n"
+      "problems (by --anyway; cairn seal --newest skips it); changed since sealed; not sealed; one\n"
+      "file (which seal and archive do not take by itself); being\n"
       "written (the system's tracker does not name it yet). Local steps (--save-local, local=), of which a\n"
       "node has a part: whole here; damaged here.\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));

@@ -88,6 +88,9 @@ std::string WhyFilesSayNo(const FoundStep& step, const std::vector<StepFile>& fi
       if (!layout.last_after.empty() && FitsGlob(std::string(LastName(file.name)), layout.last_after))
         missing.insert(FolderOf(file.name) + layout.last);
   for (const StepFile& file : files) missing.erase(file.name);
+  for (const StepFile& file : files)
+    if (std::ranges::find(TrainerLayouts(), file.name, &TrainerLayout::unfinished) != TrainerLayouts().end())
+      return fmt::format("{} still exists", JoinPath(step.path, file.name));
   if (!missing.empty()) return fmt::format("{} does not exist yet", JoinPath(step.path, *missing.begin()));
   return files.empty() ? fmt::format("{} has no files yet", step.path) : "";
 }

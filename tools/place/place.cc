@@ -29,10 +29,29 @@ Result<std::vector<FoundStep>> NativeSteps(FileSystem& fs, const std::string& ru
   return steps;
 }
 
+// Files that are a step each, by number; links to them are other names.
+std::vector<FoundStep> FilesOfSteps(FileSystem& fs, const std::string& directory,
+                                    const std::vector<std::string>& names) {
+  std::vector<FoundStep> steps;
+  for (const std::string& name : names)
+    for (const TrainerLayout& layout : TrainerLayouts()) {
+      const auto number = layout.StepOfFile(name);
+      const std::string path = JoinPath(directory, name);
+      if (const auto info = fs.LinkStat(path); !number || !info.ok() || info->kind != FileKind::kFile)
+        continue;
+      steps.push_back({.path = path, .step = number, .native = false, .of_run = true, .layout = &layout});
+      break;
+    }
+  std::ranges::stable_sort(steps, {}, &FoundStep::step);
+  return steps;
+}
+
 // The steps of any system in a run directory, by number.
 std::map<int64_t, std::string> StepsIn(FileSystem& fs, const std::string& run_dir) {
   std::map<int64_t, std::string> steps;
   for (const FoundStep& step : ListForeignSteps(fs, run_dir)) steps.emplace(*step.step, step.path);
+  if (const auto names = fs.List(run_dir); names.ok())
+    for (const FoundStep& step : FilesOfSteps(fs, run_dir, *names)) steps.emplace(*step.step, step.path);
   const auto native = NativeSteps(fs, run_dir);
   for (size_t i = 0; native.ok() && i < native->size(); ++i) steps[*(*native)[i].step] = (*native)[i].path;
   return steps;
@@ -122,10 +141,14 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
   const FoundStep itself = FoundStepAt(fs, path);
   const bool step = place.sealed || itself.step || HasOwnState(names);
   if (!step) place.steps = ListForeignSteps(fs, path);
-  place.kind = step                  ? PlaceKind::kForeignStep
-               : place.steps.empty() ? PlaceKind::kTree
-                                     : PlaceKind::kForeignRun;
-  if (place.kind != PlaceKind::kForeignRun) place.steps = {itself};
+  place.kind = step ? PlaceKind::kForeignStep : PlaceKind::kForeignRun;
+  if (!step && place.steps.empty()) {
+    place.kind = PlaceKind::kFileRun;
+    place.steps = FilesOfSteps(fs, path, names);
+  }
+  if (place.kind == PlaceKind::kFileRun && (place.steps.empty() || IsCheckpoint(fs, path)))
+    place.kind = PlaceKind::kTree;
+  if (place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree) place.steps = {itself};
   const Result<std::string> iteration = IterationOf(fs, path);
   if (iteration.ok() && IsSavedByCairnMegatron(fs, *iteration)) place.native_path = *iteration;
   return place;
@@ -175,6 +198,10 @@ Result<std::vector<FoundStep>> StepsToSeal(FileSystem& fs, const std::string& ar
     return NotSupported("{}: a step of Cairn needs no seal; cairn verify checks it", path);
   if (place.native())
     return NotSupported("{}: the steps of a run of Cairn need no seals; cairn ls lists them", path);
+  if (place.kind == PlaceKind::kFileRun)
+    return NotSupported(
+        "{}: its steps are a file each, and a seal is for a directory; cairn verify checks {}", path,
+        place.steps.back().path);
   if (place.kind == PlaceKind::kTree) {
     if (const auto unknown = UnknownSteps(fs, place); !unknown.empty())
       return InvalidArgument(
@@ -192,7 +219,8 @@ std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory) {
   const auto names = fs.List(directory);
   for (size_t i = 0; names.ok() && i < names->size(); ++i) {
     auto place = PlaceAt(fs, JoinPath(directory, (*names)[i]));
-    if (place.ok() && (place->native_run() || place->of_node() || place->kind == PlaceKind::kForeignRun))
+    if (place.ok() && (place->native_run() || place->of_node() || place->kind == PlaceKind::kForeignRun ||
+                       place->kind == PlaceKind::kFileRun))
       runs.push_back(*std::move(place));
   }
   return runs;

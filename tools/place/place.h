@@ -22,6 +22,7 @@ enum class PlaceKind {
   kUnfinishedRun,  // of Cairn, without a committed step; or a step of Cairn without a manifest
   kForeignStep,    // a step of another system, or a sealed directory
   kForeignRun,     // steps of another system; it may be a checkpoint, too: its tracker leads to one of them
+  kFileRun,        // steps of another system that are a file each (TrainerLayout::files)
   kTree,           // any other directory: a checkpoint, several of them, runs, or anything else
 };
 
@@ -34,7 +35,7 @@ struct Place {
   std::string native_path = {};
   bool sealed = false;  // the directory has a seal, sound or not
   // The committed steps of a run, also of a node's, or an iteration of Cairn, the steps of a kForeignRun
-  // (ListForeignSteps), else the directory itself.
+  // (ListForeignSteps) or a kFileRun, else the directory itself.
   std::vector<FoundStep> steps = {};
 
   // As a user names it.

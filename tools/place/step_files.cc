@@ -53,6 +53,8 @@ bool IsContent(std::string_view name) {
 }
 
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory) {
+  if (const auto info = fs.Stat(directory); info.ok() && info->kind == FileKind::kFile)
+    return std::vector{StepFile{*info, std::string(LastName(directory))}};
   std::vector<StepFile> files;
   CAIRN_RETURN_IF_ERROR(AddBelow(fs, directory, "", 0, files));
   std::ranges::sort(files, {}, &StepFile::name);

@@ -25,9 +25,9 @@ struct StepFile : FileInfo {
 // locks.
 bool IsContent(std::string_view name);
 
-// The content below `directory`, sorted by name. Errors: NotFound if the directory is missing, for a broken
-// link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (for example a
-// socket), and for directories that contain themselves through links.
+// The content below `directory`, sorted by name; of a step that is a file, this file. Errors: NotFound if the
+// directory is missing, for a broken link, and for a file that vanishes meanwhile; NotSupported for anything
+// that is not a file (for example a socket), and for directories that contain themselves through links.
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory);
 
 FileTimes TimesOf(const std::vector<StepFile>& files);

@@ -59,6 +59,8 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
   }
   opened.system = FindSystem(options.format);
   CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, checkpoint, options));
+  if (const auto named = NamedStepOf(opened.step.fs(), path); named && opened.foreign->manifest().step == 0)
+    opened.foreign->SetStep(named->step);
   if (!opened.foreign->note().empty()) notes.push_back("note: " + opened.foreign->note());
   if (options.config.empty() && opened.system->own_names) NoteConfig(opened, notes);
   return OkStatus();
@@ -105,7 +107,8 @@ Result<OpenedSource> OpenAt(FileSystem& outside, Place place, const OpenOptions&
     CAIRN_ASSIGN_OR_RETURN(opened.step.reader, std::move(reader));
     return opened;
   }
-  if (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path)) {
+  if (place.kind == PlaceKind::kFileRun ||
+      (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path))) {
     CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place, notes));
   }
   CAIRN_RETURN_IF_ERROR(OpenFiles(place.path, options, opened, notes));

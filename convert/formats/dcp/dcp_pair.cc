@@ -11,10 +11,13 @@ bool HasMetadataIn(FileSystem& fs, const std::string& path, std::string_view fol
   return fs.Stat(JoinPath(JoinPath(path, folder), kDcpMetadata)).ok();
 }
 
+// A lone model right below the step is found as the only checkpoint in it, which names any other beside it.
 const ModelAndOptimizer* PartsAt(FileSystem& fs, const std::string& path) {
   for (const TrainerLayout& layout : TrainerLayouts())
     for (const ModelAndOptimizer& parts : layout.parts)
-      if (HasMetadataIn(fs, path, parts.model)) return &parts;
+      if (HasMetadataIn(fs, path, parts.model) &&
+          (parts.model.find('/') != std::string::npos || HasMetadataIn(fs, path, parts.optimizer)))
+        return &parts;
   return nullptr;
 }
 

@@ -113,11 +113,12 @@ Status CheckAllRanks(FileSystem& fs, const std::string& directory, ReaderOptions
     if (model.family != nullptr) return OkStatus();
   }
   if (IsAllowed(options, "ranks")) return OkStatus();
+  const std::string beside = JoinPath(directory, ".hf_metadata");  // of NeMo Automodel
   return NotSupported(
-      "{}: its files do not say how many ranks wrote them, so the last one's may be missing; --config DIR of "
+      "{}: its files do not say how many ranks wrote them, so the last one's may be missing; --config {} of "
       "a "
       "known family, which has the shapes, or --allow ranks, if none is missing",
-      directory);
+      directory, fs.Stat(beside).ok() ? beside : "DIR");
 }
 
 }  // namespace

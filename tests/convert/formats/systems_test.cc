@@ -176,6 +176,21 @@ TEST(Systems, FindsTheStepNumberAnywhereInAName) {
   EXPECT_FALSE(NamedStepOf(Fs(), dir.path()));
 }
 
+TEST(Systems, FindsTheStepNumberInTheNameOfAFile) {
+  const auto step_of = [](const std::string& name) {
+    std::optional<int64_t> step;
+    for (const TrainerLayout& layout : TrainerLayouts())
+      if (!step) step = layout.StepOfFile(name);
+    return step.value_or(-1);
+  };
+  EXPECT_EQ(step_of("epoch=3-step=187-v1.ckpt"), 187);
+  EXPECT_EQ(step_of("model-step=00008.ckpt"), 8);
+  EXPECT_EQ(step_of("ep1-ba12-rank0.pt"), 12);
+  for (const char* name :
+       {"last.ckpt", "epoch=3.ckpt", "ep1-ba12-rank1.pt", "step=.ckpt", "step=99999999999999999999.ckpt"})
+    EXPECT_EQ(step_of(name), -1) << name;
+}
+
 // A format of one file, toy.bin: two fp32 elements.
 bool MatchesToy(FileSystem& fs, const std::string& path) { return fs.Stat(JoinPath(path, "toy.bin")).ok(); }
 

@@ -44,6 +44,7 @@ Result<std::vector<FoundStep>> Expand(FileSystem& fs, const std::string& argumen
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
     nothing = names.empty();
   }
+  if (place.kind == PlaceKind::kFileRun) return std::vector{FoundStepAt(fs, path)};  // as a tree
   if (nothing) return NotFound("{}: neither a committed step nor a run directory with one", path);
   return std::move(place.steps);
 }
