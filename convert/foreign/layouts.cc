@@ -65,7 +65,7 @@ std::optional<int64_t> TrainerLayout::StepOf(std::string_view name) const {
 
 std::optional<int64_t> TrainerLayout::StepOfFile(const std::string& name) const {
   const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
-  for (auto begin = std::ranges::find_if(name, digit); begin != name.end();) {
+  for (auto begin = files.empty() ? name.end() : std::ranges::find_if(name, digit); begin != name.end();) {
     const auto end = std::find_if_not(begin, name.end(), digit);
     const std::string pattern = std::string(name.begin(), begin) + '#' + std::string(end, name.end());
     if (FitsAnyGlob(pattern, files)) return ParseNumber<int64_t>({begin, end}, 0);

@@ -18,10 +18,9 @@ struct ModelAndOptimizer {
 
 struct TrainerLayout {
   std::string program;
-  std::string format;              // System::name of its steps; empty: the row has no steps
-  std::vector<std::string> steps;  // names of steps, '#' for a number; the last one is the step's
-  std::vector<std::string>
-      files;  // names of steps that are a file each: '#' is the step's number, '*' any text
+  std::string format;                 // System::name of its steps; empty: the row has no steps
+  std::vector<std::string> steps;     // names of steps, '#' for a number; the last one is the step's
+  std::vector<std::string> files;     // names of steps that are a file: '#' is the number, '*' any text
   std::vector<std::string> trackers;  // beside the steps, one of these names the newest finished one
   std::string last;                   // in a step: written after all others
   std::string unfinished;             // in a step: there until it is finished

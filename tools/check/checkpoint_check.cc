@@ -382,8 +382,7 @@ Status CheckCheckpoints(FileSystem& fs, const std::string& argument, const Check
   CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
   if (place.kind == PlaceKind::kMember) return checker.CheckMember(place);
   // A run's tracker names its newest step, but a seal is stronger.
-  if ((place.kind != PlaceKind::kForeignRun && place.kind != PlaceKind::kFileRun) ||
-      (!checks.all && !place.steps.back().sealed && IsCheckpoint(fs, place.path)))
+  if (!place.foreign_run() || (!checks.all && !place.steps.back().sealed && IsCheckpoint(fs, place.path)))
     return checker.CheckAny(fs, place, place, false);
   std::vector<std::string> passed_over;
   CAIRN_ASSIGN_OR_RETURN(std::vector<FoundStep> steps, SavedSteps(fs, place.steps, passed_over));

@@ -208,8 +208,7 @@ RunListing ListForeign(FileSystem& fs, const Place& place) {
 std::optional<RunListing> ListRunAt(FileSystem& fs, const Place& place) {
   if (place.of_node()) return ListNode(fs, place);
   if (place.native()) return ListRun(fs, place.path);
-  const bool run = place.kind == PlaceKind::kForeignRun || place.kind == PlaceKind::kFileRun;
-  if (!run || !HasKnownStep(fs, place)) return std::nullopt;
+  if (!place.foreign_run() || !HasKnownStep(fs, place)) return std::nullopt;
   return ListForeign(fs, place);
 }
 

@@ -36,10 +36,10 @@ std::vector<FoundStep> FilesOfSteps(FileSystem& fs, const std::string& directory
   for (const std::string& name : names)
     for (const TrainerLayout& layout : TrainerLayouts()) {
       const auto number = layout.StepOfFile(name);
+      if (!number) continue;
       const std::string path = JoinPath(directory, name);
-      if (const auto info = fs.LinkStat(path); !number || !info.ok() || info->kind != FileKind::kFile)
-        continue;
-      steps.push_back({.path = path, .step = number, .native = false, .of_run = true, .layout = &layout});
+      if (const auto info = fs.LinkStat(path); info.ok() && info->kind == FileKind::kFile)
+        steps.push_back({.path = path, .step = number, .native = false, .of_run = true, .layout = &layout});
       break;
     }
   std::ranges::stable_sort(steps, {}, &FoundStep::step);
@@ -219,8 +219,7 @@ std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory) {
   const auto names = fs.List(directory);
   for (size_t i = 0; names.ok() && i < names->size(); ++i) {
     auto place = PlaceAt(fs, JoinPath(directory, (*names)[i]));
-    if (place.ok() && (place->native_run() || place->of_node() || place->kind == PlaceKind::kForeignRun ||
-                       place->kind == PlaceKind::kFileRun))
+    if (place.ok() && (place->native_run() || place->of_node() || place->foreign_run()))
       runs.push_back(*std::move(place));
   }
   return runs;

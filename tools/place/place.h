@@ -44,6 +44,8 @@ struct Place {
   bool native() const { return native_path == path; }
   // Committed steps of Cairn are in it.
   bool native_run() const { return kind == PlaceKind::kRun || kind == PlaceKind::kIteration; }
+  // Steps of another system, in directories or as files.
+  bool foreign_run() const { return kind == PlaceKind::kForeignRun || kind == PlaceKind::kFileRun; }
   // Other nodes have the rest of it.
   bool of_node() const { return kind == PlaceKind::kNodeStep || kind == PlaceKind::kNodeRun; }
 };

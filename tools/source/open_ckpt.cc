@@ -107,8 +107,7 @@ Result<OpenedSource> OpenAt(FileSystem& outside, Place place, const OpenOptions&
     CAIRN_ASSIGN_OR_RETURN(opened.step.reader, std::move(reader));
     return opened;
   }
-  if (place.kind == PlaceKind::kFileRun ||
-      (place.kind == PlaceKind::kForeignRun && !IsCheckpoint(fs, place.path))) {
+  if (place.foreign_run() && !IsCheckpoint(fs, place.path)) {
     CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place, notes));
   }
   CAIRN_RETURN_IF_ERROR(OpenFiles(place.path, options, opened, notes));
