@@ -1,8 +1,11 @@
 #include "convert/foreign/layouts.h"
 
+#include <algorithm>
+#include <cctype>
 #include <stdexcept>
 
 #include "built_in_layouts.h"
+#include "ckpt/base/glob.h"
 #include "ckpt/base/json_facts.h"
 #include "ckpt/base/parse_number.h"
 #include "ckpt/io/strict_json.h"
