@@ -225,6 +225,9 @@ class MegatronFamiliesTest(TransformersTest):
 
     def test_types(self):
         asked = (os.environ.get("CAIRN_TYPES") or (" ".join(HELD) if os.environ.get("CAIRN_LONG") else FEW)).split()
+        import megatron.core
+        if not megatron.core.__version__.startswith("0.16."):  # its own layers lack a query without latents
+            asked = [kind for kind in asked if kind != "kimi_k2"]
         good = 0
         for kind in asked:
             with self.subTest(kind):
