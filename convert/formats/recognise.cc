@@ -236,10 +236,10 @@ std::optional<NamedStep> NamedStepOf(FileSystem& fs, const std::string& director
   };
   if (const auto said = StepSaidIn(name))
     if (const auto found = Recognise(fs, directory); found.ok()) return of(*found->system, *said);
-  const auto info = fs.Stat(directory);
   for (const TrainerLayout& layout : TrainerLayouts())
-    if (const auto step = layout.StepOfFile(name); step && info.ok() && info->kind == FileKind::kFile)
-      return NamedStep{&layout, *step};
+    if (const auto step = layout.StepOfFile(name))
+      if (const auto info = fs.Stat(directory); info.ok() && info->kind == FileKind::kFile)
+        return NamedStep{&layout, *step};
   for (const System& system : Systems())
     if (system.step_of)
       if (const auto step = system.step_of(fs, directory)) return of(system, *step);

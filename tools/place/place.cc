@@ -143,12 +143,11 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
   if (!step) place.steps = ListForeignSteps(fs, path);
   place.kind = step ? PlaceKind::kForeignStep : PlaceKind::kForeignRun;
   if (!step && place.steps.empty()) {
-    place.kind = PlaceKind::kFileRun;
     place.steps = FilesOfSteps(fs, path, names);
+    const bool run = !place.steps.empty() && !IsCheckpoint(fs, path);
+    place.kind = run ? PlaceKind::kFileRun : PlaceKind::kTree;
   }
-  if (place.kind == PlaceKind::kFileRun && (place.steps.empty() || IsCheckpoint(fs, path)))
-    place.kind = PlaceKind::kTree;
-  if (place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree) place.steps = {itself};
+  if (!place.foreign_run()) place.steps = {itself};
   const Result<std::string> iteration = IterationOf(fs, path);
   if (iteration.ok() && IsSavedByCairnMegatron(fs, *iteration)) place.native_path = *iteration;
   return place;

@@ -59,8 +59,8 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
   }
   opened.system = FindSystem(options.format);
   CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, checkpoint, options));
-  if (const auto named = NamedStepOf(opened.step.fs(), path); named && opened.foreign->manifest().step == 0)
-    opened.foreign->SetStep(named->step);
+  if (opened.foreign->manifest().step == 0)
+    if (const auto named = NamedStepOf(opened.step.fs(), path)) opened.foreign->SetStep(named->step);
   if (!opened.foreign->note().empty()) notes.push_back("note: " + opened.foreign->note());
   if (options.config.empty() && opened.system->own_names) NoteConfig(opened, notes);
   return OkStatus();
