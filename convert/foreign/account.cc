@@ -8,6 +8,7 @@
 
 #include "ckpt/base/box_cover.h"
 #include "ckpt/base/enum_names.h"
+#include "convert/foreign/dict_entries.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -18,31 +19,6 @@ constexpr size_t kMaxListedPathBytes = 512;
 
 constexpr std::string_view kFateNames[] = {"training_state", "buffer",    "allowed",      "replica",
                                            "padding",        "alignment", "unreferenced", "optimizer"};
-
-constexpr std::string_view kTrainingState[] = {"args",
-                                               "random_rng_state",
-                                               "np_rng_state",
-                                               "torch_rng_state",
-                                               "cuda_rng_state",
-                                               "rng_state",
-                                               "rng_tracker_states",
-                                               "lr_scheduler",
-                                               "data_sampler",
-                                               "opt_param_scheduler",
-                                               "random_ltd",
-                                               "rerun_state_machine",
-                                               "ds_config",
-                                               "loss_scaler",
-                                               "train_state",
-                                               "scheduler",
-                                               "lr_schedulers",
-                                               "schedulers",
-                                               "dataloader",
-                                               "sampler",
-                                               "rng_states",
-                                               "rng",
-                                               "trainer",
-                                               "progress"};
 
 struct Reference {
   std::string path;
@@ -128,10 +104,6 @@ bool IsOptimizerName(std::string_view path) {
 bool MayHoldMoments(const TensorEntry& tensor) {
   return (tensor.role == Role::kPickle || tensor.role == Role::kTraining) && tensor.spec.shape.Volume() > 1 &&
          IsOptimizerName(tensor.spec.name);
-}
-
-bool IsTrainingName(std::string_view name) {
-  return std::ranges::find(kTrainingState, name) != std::end(kTrainingState);
 }
 
 void Account::AddStorage(const std::string& file, std::string name, uint64_t begin, uint64_t bytes) {

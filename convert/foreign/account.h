@@ -46,10 +46,6 @@ bool IsOptimizerName(std::string_view path);
 // True for an opaque value that may be an optimizer's state in a form that is not read.
 bool MayHoldMoments(const TensorEntry& tensor);
 
-// True for the names that trainers give, at the top of a checkpoint, to the progress of a training: random
-// states, schedulers, dataloaders. Only the program that wrote them can use them.
-bool IsTrainingName(std::string_view name);
-
 class Account {
  public:
   // A storage of `file` (relative to the catalog's directory): `bytes` from byte `begin` on.

@@ -197,12 +197,21 @@ Status ForEachTensor(const PyValue& root,
   return OkStatus();
 }
 
+bool IsCalledParameter(std::string_view name) {
+  name.remove_prefix(name.rfind('.') + 1);
+  return name == "weight" || name == "bias";
+}
+
 HeldElements ElementsIn(const PyValue& root, uint64_t& visits) {
   HeldElements held;
   VisitAll(root, [&](const PyValue& value) {
-    if (visits == 0) return !(held.tensors = true);
+    if (visits == 0) {
+      held.rank = kMaxRank;
+      return false;
+    }
     --visits;
-    if (value.is(PyKind::kTensor)) (value.tensor->shape.rank() == 0 ? held.numbers : held.tensors) = true;
+    if (value.is(PyKind::kTensor)) held.rank = std::max(held.rank, value.tensor->shape.rank());
+    held.parameter |= value.is(PyKind::kStr) && IsCalledParameter(value.text);
     held.others |= value.is(PyKind::kStorage) || IsNumpyArray(value);
     return true;
   });

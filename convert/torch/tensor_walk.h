@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "ckpt/base/status.h"
 #include "convert/torch/pickle_value.h"
@@ -34,14 +35,17 @@ Status ForEachTensor(const PyValue& root,
                      const std::function<Status(const std::string&, const TensorRef&)>& visit,
                      const VisitHidden& hidden = {});
 
+// Whether a name is one that modules give their parameters: "net.0.weight", "bias".
+bool IsCalledParameter(std::string_view name);
+
 // What lies below a value, hidden in calls or not.
 struct HeldElements {
-  bool numbers = false;  // tensors without dimensions
-  bool tensors = false;  // others
-  bool others = false;   // bare storages and arrays of NumPy
+  int rank = -1;           // the most dimensions of a tensor; -1: there is none
+  bool parameter = false;  // a text says "weight" or "bias", as the keys of modules' tensors do
+  bool others = false;     // bare storages and arrays of NumPy
 };
 // At most `visits` values are looked at, and subtracted; if that is not enough, it counts as if it had
-// tensors.
+// matrices.
 HeldElements ElementsIn(const PyValue& root, uint64_t& visits);
 
 }  // namespace cairn

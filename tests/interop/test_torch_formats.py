@@ -393,9 +393,11 @@ class OtherValuesTest(Case):
     def test_scalars_and_the_optimizer_of_a_compiled_model(self):
         for prefix in ("_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
             torch.save({"model": {prefix + k: v for k, v in self.weights.items()}, "optimizer": self.adam(), "iter_num": 2000,
-                        "best_val_loss": torch.tensor(3.2), "config": {"out_dir": "out"}, "model_args": {"n_layer": 1}}, self.path("c.pt"))
+                        "best_val_loss": torch.tensor(3.2), "history": {"losses": torch.tensor([torch.inf, 3.2])}, "config": {"out_dir": "out"},
+                        "model_args": {"n_layer": 1}}, self.path("c.pt"))
             left = self.strip_file("c.pt")
-            self.assertLessEqual({"best_val_loss/training", "config", "model_args"}, set(left))
+            self.assertLessEqual({"best_val_loss/training", "history.losses/training", "config", "model_args"}, set(left))
+            cairn("verify", self.path("c.pt"))
         # A tensor that has no place is named first, before those of the optimizer.
         torch.save({"model": self.weights | {"odd": torch.ones(3)}, "optimizer": self.adam()}, self.path("odd.pt"))
         told = cairn("strip", self.path("odd.pt"), self.path("x"), "--config", self.path("config.json"), status=2).stderr

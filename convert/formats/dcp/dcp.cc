@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ckpt/io/strict_json.h"
+#include "convert/foreign/dict_entries.h"
 #include "convert/formats/dcp/dcp_pair.h"
 #include "convert/formats/dcp/dcp_slices.h"
 #include "convert/formats/hugging_face/safetensors.h"
@@ -344,9 +345,9 @@ class DcpReader {
   }
 
   static bool IsProgress(const std::string& name, const std::vector<std::string>& path) {
-    static const std::set<std::string, std::less<>> kKnown = {
-        "iteration", "step", "global_step", "epoch", "consumed_samples", "consumed_tokens", "lr"};
-    return kKnown.contains(path.empty() ? name : path.back()) || kKnown.contains(LastOf(name));
+    const auto names = ProgressNames();
+    return std::ranges::find(names, path.empty() ? name : path.back()) != names.end() ||
+           std::ranges::find(names, LastOf(name)) != names.end();
   }
   static std::string_view LastOf(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 

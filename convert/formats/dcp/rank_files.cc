@@ -8,6 +8,7 @@
 #include <map>
 
 #include "ckpt/io/strict_json.h"
+#include "convert/foreign/dict_entries.h"
 #include "convert/foreign/file_sets.h"
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"

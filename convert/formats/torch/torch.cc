@@ -1,7 +1,7 @@
 // The file's optimizers are found first, by the keys of torch's state dicts, then what lies beside the
-// weights: entries at the top, or one level below, without a matrix or vector, or with a trainer's name for
-// them. Tensors of these are the training's; other values of these are left behind by name. All other tensors
-// are weights, or an optimizer's, and what is not understood among them is an error.
+// weights: entries at the top, or beside an optimizer, that AreOfTraining tells (dict_entries.h), and values
+// without tensors. Tensors of these are the training's; other values of these are left behind by name. All
+// other tensors are weights, or an optimizer's, and what is not understood among them is an error.
 
 #include "convert/formats/torch/torch.h"
 
@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ckpt/base/canonical_path.h"
+#include "convert/foreign/dict_entries.h"
 #include "convert/foreign/stored_builder.h"
 #include "convert/stream/decode_values.h"
 #include "convert/torch/tensor_walk.h"
@@ -21,9 +22,6 @@ using Paths = std::vector<std::string>;
 
 // A number of values; more than any file needs that does not share its parts endlessly.
 constexpr uint64_t kMostVisits = 16 << 20;
-
-// How far a training was; known by these names at the top.
-constexpr std::string_view kProgress[] = {"iteration", "step", "global_step", "global_steps", "epoch"};
 
 std::pair<std::string, std::string> SplitPath(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -70,10 +68,16 @@ bool IsEmpty(const PyValue& value) {
 
 // What lies beside the weights.
 struct Beside {
+  const Paths& optimizers;
   Paths training;  // tensors below these are the training's
   Paths left;      // values without a tensor
   uint64_t visits = kMostVisits;
 };
+
+bool HoldsAny(const std::string& path, const Paths& optimizers) {
+  return std::ranges::any_of(optimizers,
+                             [&](const std::string& o) { return o == path || o.starts_with(path + "."); });
+}
 
 // `depth`: levels below this one that are looked at.
 void FindBeside(const PyValue& holder, const std::string& below, int depth, Beside& beside) {
@@ -81,18 +85,30 @@ void FindBeside(const PyValue& holder, const std::string& below, int depth, Besi
   const auto is_weight = [](const PyValue* item) {
     return item->is(PyKind::kTensor) && item->tensor->shape.rank() > 0;
   };
-  const bool flat = std::ranges::any_of(holder.items, is_weight);  // a state dict: all of it is the model's
+  const bool flat = std::ranges::any_of(holder.items, is_weight);
+  const bool has_model = below.empty() || HoldsAny(below.substr(0, below.size() - 1), beside.optimizers);
+  std::vector<DictEntry> entries;
+  std::vector<const PyValue*> items;
   for (size_t i = 1; i < holder.items.size(); i += 2) {
     const PyValue& item = *holder.items[i];
-    const std::string key = KeyText(*holder.items[i - 1]), path = below + key;
+    const std::string key = KeyText(*holder.items[i - 1]);
     const HeldElements held = ElementsIn(item, beside.visits);
-    const bool values_alone = !held.tensors && !held.numbers && (!flat || !held.others);
-    const bool numbers_alone = !held.tensors && !flat && below.empty();
-    if (values_alone && !IsEmpty(item)) beside.left.push_back(path);
-    if (values_alone || numbers_alone || (IsTrainingName(key) && !item.is(PyKind::kTensor)))
+    if (held.rank < 0 && !(flat && held.others)) {  // no tensor
+      if (!IsEmpty(item)) beside.left.push_back(below + key);
+      beside.training.push_back(below + key);
+      continue;
+    }
+    const bool unknown = !has_model || held.rank < 0 || HoldsAny(below + key, beside.optimizers);
+    entries.push_back({key, item.is(PyKind::kTensor), unknown ? kMaxRank : held.rank, held.parameter});
+    items.push_back(&item);
+  }
+  const std::vector<bool> of_training = AreOfTraining(entries);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const std::string path = below + entries[i].key;
+    if (of_training[i])
       beside.training.push_back(path);
     else if (!flat && depth > 0)
-      FindBeside(item, path + ".", depth - 1, beside);
+      FindBeside(*items[i], path + ".", depth - 1, beside);
   }
 }
 
@@ -103,7 +119,7 @@ class TorchReader {
     std::set<std::string> optimizers;
     FindOptimizers(file.root(), "", 3, optimizers);
     optimizers_.assign(optimizers.begin(), optimizers.end());
-    if (ElementsIn(file.root(), beside_.visits).tensors) FindBeside(file.root(), "", 1, beside_);
+    if (ElementsIn(file.root(), beside_.visits).rank > 0) FindBeside(file.root(), "", 1, beside_);
     without_ = !optimizers_.empty() && IsAllowed(options, "optimizer");
     if (without_) manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
   }
@@ -114,7 +130,7 @@ class TorchReader {
         [&](const std::string& name, const PyValue& value, Status why) {
           return PassOver(name, value, std::move(why));
         }));
-    for (const std::string_view key : kProgress)
+    for (const std::string_view key : ProgressNames())
       if (const auto value = AsInt(Find(file_.root(), key))) manifest_.state[std::string(key)] = *value;
     for (const std::string& name : beside_.left)
       if (!manifest_.state.contains(name)) account_.OmitValue(name);
@@ -181,7 +197,7 @@ class TorchReader {
   Account& account_;
   ReaderOptions& options_;
   Paths optimizers_;
-  Beside beside_;
+  Beside beside_{optimizers_};
   bool without_ = false;  // the optimizers' state
   Manifest manifest_;
 };
@@ -199,7 +215,7 @@ bool HoldsWeights(const TorchFile& file) {
   };
   uint64_t visits = kMostVisits;
   const auto pass_over = [&](const std::string&, const PyValue& value, const Status&) {
-    found |= ElementsIn(value, visits).tensors;  // those of a sparse one; NumPy's arrays are not
+    found |= ElementsIn(value, visits).rank > 0;  // those of a sparse one; NumPy's arrays are not
     return OkStatus();
   };
   return !ForEachTensor(file.root(), look, pass_over).ok() || found;

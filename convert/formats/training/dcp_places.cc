@@ -8,9 +8,10 @@
 #include <functional>
 #include <map>
 
-#include "convert/foreign/account.h"
+#include "convert/foreign/dict_entries.h"
 #include "convert/formats/training/part_of_state.h"
 #include "convert/formats/training/state_places.h"
+#include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
@@ -22,23 +23,74 @@ std::optional<Role> RoleOf(std::string_view key) {
   return key == kDcpPlaces.master ? Role::kMaster : StateRole(key);
 }
 
-// Parts of a checkpoint other than model and optimizer: groups that contain only scalars, and groups with a
-// well-known name.
-std::set<std::string, std::less<>> TrainingGroups(std::span<const DcpName> tensors) {
-  std::map<std::string_view, int> ranks;  // the largest of each group
-  for (const DcpName& tensor : tensors) {
-    int& rank = ranks.try_emplace(FirstDcpName(tensor.name), 0).first->second;
-    rank = std::max(rank, tensor.rank);
-  }
-  std::set<std::string, std::less<>> groups;
-  for (const auto& [group, rank] : ranks)
-    if ((rank == 0 && ranks.size() > 1) || IsTrainingName(group)) groups.emplace(group);
-  return groups;
-}
-
 std::string ModelName(const DcpName& tensor) {
   return WithoutModuleWrappers(tensor.path.empty() ? tensor.name : tensor.path.back());
 }
+
+// The dicts of which one entry may be the model: the checkpoint, and those with an optimizer in them.
+class Holders {
+ public:
+  struct Holder {
+    std::vector<DictEntry> entries;
+    std::map<std::string, size_t, std::less<>> numbers;  // by key
+  };
+  using Entry = std::pair<const Holder*, size_t>;
+
+  explicit Holders(const DcpOptimizers& optimizers) : holders_{{"", {}}} {
+    for (std::string_view start : optimizers.starts)
+      while (!start.empty()) {
+        start.remove_suffix(1);  // the dot
+        const size_t key = start.rfind('.') + 1;
+        EntryOf(holders_[std::string(start.substr(0, key))], start.substr(key)).rank = kMaxRank;
+        start = start.substr(0, key);
+      }
+  }
+
+  // The entry that a tensor is in.
+  Entry Add(const DcpName& tensor, bool is_trained) {
+    auto found = holders_.begin();  // the checkpoint
+    for (auto next = found; next != holders_.end(); ++next)
+      if (next->first.size() > found->first.size() && tensor.name.starts_with(next->first)) found = next;
+    Holder& holder = found->second;
+    const auto [key, is_tensor] = KeyOf(tensor, found->first.size());
+    DictEntry& entry = EntryOf(holder, key);
+    entry.is_tensor = is_tensor;
+    entry.rank = std::max(entry.rank, tensor.rank);
+    entry.has_parameter |= IsCalledParameter(tensor.name);
+    entry.is_trained |= is_trained;
+    return {&holder, &entry - holder.entries.data()};
+  }
+
+  std::set<Entry> OfTraining() const {
+    std::set<Entry> found;
+    for (const auto& [text, holder] : holders_) {
+      const std::vector<bool> of_training = AreOfTraining(holder.entries);
+      for (size_t i = 0; i < of_training.size(); ++i)
+        if (of_training[i]) found.emplace(&holder, i);
+    }
+    return found;
+  }
+
+ private:
+  static DictEntry& EntryOf(Holder& holder, std::string_view key) {
+    const auto [place, added] = holder.numbers.try_emplace(std::string(key), holder.entries.size());
+    if (added) holder.entries.push_back({.key = place->first});
+    return holder.entries[place->second];
+  }
+
+  // The key in its holder, and whether the tensor itself has it. Without a path, keys have no dots.
+  static std::pair<std::string_view, bool> KeyOf(const DcpName& tensor, size_t at) {
+    size_t begin = 0;
+    for (const std::string& part : tensor.path) {
+      if (begin >= at) return {part, &part == &tensor.path.back()};
+      begin += part.size() + 1;
+    }
+    const std::string_view rest = std::string_view(tensor.name).substr(at);
+    return {rest.substr(0, rest.find('.')), rest.find('.') == rest.npos};
+  }
+
+  std::map<std::string, Holder> holders_;  // by the text before their keys, such as "app."
+};
 
 // If two weights share a short name, all get their whole names; if two share that as well, the names as
 // written.
@@ -125,8 +177,6 @@ std::string WithoutModuleWrappers(std::string name) {
   return name;
 }
 
-std::string_view FirstDcpName(std::string_view name) { return name.substr(0, name.find('.')); }
-
 DcpOptimizers DcpOptimizersOf(std::span<const DcpName> names) {
   constexpr std::string_view kGroups = "param_groups.";
   DcpOptimizers found;
@@ -211,31 +261,30 @@ bool HasUnreadState(const std::vector<DcpPlace>& places, const std::function<Dim
   return !FirstPartOfState(table).empty();
 }
 
-// A number that an optimizer keeps states of is a parameter, whatever its name looks like.
 std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors, const DcpOptimizers& optimizers) {
-  const auto training = TrainingGroups(tensors);
   std::vector<std::optional<DcpPlace>> states;
   std::set<std::string> trained;
   for (const DcpName& tensor : tensors) {
     states.push_back(DcpStatePlace(tensor.name, optimizers));
     if (states.back()) trained.insert(states.back()->parameter);
   }
-  std::vector<DcpPlace> places;
+  Holders holders(optimizers);
+  std::vector<std::optional<Holders::Entry>> entries(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const DcpName& tensor = tensors[i];
     const bool hyper = std::ranges::any_of(optimizers.starts, [&](const std::string& optimizer) {
-      return tensor.name.starts_with(optimizer + "param_groups.");
+      return tensors[i].name.starts_with(optimizer + "param_groups.");
     });
-    const bool progress =
-        training.contains(FirstDcpName(tensor.name)) && !trained.contains(ModelName(tensor));
-    if (states[i]) {
-      places.push_back(*std::move(states[i]));
-    } else if (hyper || progress) {
-      places.push_back({tensor.name, std::nullopt, true});
-    } else {
-      places.push_back({ModelName(tensor)});
-    }
+    if (!states[i] && !hyper) entries[i] = holders.Add(tensors[i], trained.contains(ModelName(tensors[i])));
   }
+  const auto of_training = holders.OfTraining();
+  std::vector<DcpPlace> places;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (states[i])
+      places.push_back(*std::move(states[i]));
+    else if (!entries[i] || of_training.contains(*entries[i]))
+      places.push_back({tensors[i].name, std::nullopt, true});
+    else
+      places.push_back({ModelName(tensors[i])});
   TellWeightsApart(tensors, places);
   TellOptimizersApart(places);
   return places;

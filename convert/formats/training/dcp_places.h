@@ -92,7 +92,4 @@ bool HasUnreadState(const std::vector<DcpPlace>& places, const std::function<Dim
 // Without what torch.compile, FSDP1 and activation checkpointing put into the names of modules.
 std::string WithoutModuleWrappers(std::string name);
 
-// "model" of "model.layers.0.weight".
-std::string_view FirstDcpName(std::string_view name);
-
 }  // namespace cairn

@@ -118,11 +118,34 @@ TEST(DcpPlacesTest, AnUnknownStateNeedsParamGroups) {
   EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}})[1], "soap_q weight");
 }
 
-TEST(DcpPlacesTest, UntrainedNumbersAreTrainingState) {
-  EXPECT_EQ(Placed({{"a.weight", 2}, {"logit_scale", 0}})[1], "logit_scale training");
-  EXPECT_EQ(Placed({{"a.weight", 2}, {"logit_scale", 0}, {"optim/state/logit_scale/exp_avg", 0}})[1],
-            "logit_scale weight");
-  EXPECT_EQ(Placed({{"a.weight", 2}, {"dataloader/buffer", 2}})[1], "dataloader.buffer training");
+TEST(DcpPlacesTest, AModelsOwnDictHasItsNumbers) {
+  EXPECT_EQ(Placed({{"a.weight", 2}, {"logit_scale", 0}})[1], "logit_scale weight");
+  EXPECT_EQ(Placed({{"model/a.weight", 2}, {"model/logit_scale", 0}})[1], "logit_scale weight");
+  EXPECT_EQ(Placed({{"a.weight", 2}, {"gain", 1}})[1], "gain weight");
+  EXPECT_EQ(Placed({{"a.weight", 2}, {"step", 0}})[1], "step training") << "how far a training was";
+  EXPECT_EQ(Placed({{"a", 1}, {"b", 1}})[1], "b weight") << "nothing shows what is a model";
+}
+
+TEST(DcpPlacesTest, ValuesThatATrainingRemembersAreNotWeights) {
+  const auto beside = [](const std::string& path, int rank) {
+    return Placed({{"model/a.weight", 2}, {path, rank}})[1].substr(path.size() + 1);
+  };
+  EXPECT_EQ(beside("extra/best", 0), "training");
+  EXPECT_EQ(beside("extra/best", 1), "training");
+  EXPECT_EQ(beside("best_loss", 1), "training");
+  EXPECT_EQ(beside("dataloader/buffer", 2), "training");
+  EXPECT_EQ(Placed({{"a.weight", 2}, {"extra/best", 1}})[1], "extra.best training") << "beside a flat model";
+  EXPECT_EQ(Placed({{"model/a.weight", 2}, {"head/w", 2}, {"head/b", 1}})[2], "b weight");
+  EXPECT_EQ(Placed({{"model/a.weight", 2}, {"norm/bias", 1}})[1], "bias weight");
+  EXPECT_EQ(Placed({{"app/model/a", 2},
+                    {"app/extra/best", 1},
+                    {"app/optim/state/a/exp_avg", 2},
+                    {"app/optim/param_groups/0/lr", 0}})[1],
+            "app.extra.best training");
+  EXPECT_EQ(Placed({{"app/model/a.weight", 2}, {"epoch", 0}, {"app/optim/param_groups/0/lr", 0}})[1],
+            "epoch training");
+  EXPECT_EQ(Placed({{"net/gain", 1}, {"log/loss", 1}, {"optim/state/gain/exp_avg", 1}}),
+            (std::vector<std::string>{"gain weight", "log.loss training", "gain exp_avg"}));
 }
 
 }  // namespace
