@@ -136,6 +136,13 @@ def is_due(current: Helper, run: str, every: Every, occasion: str, seconds: int)
     return due
 
 
+def saved_elsewhere(current: Helper, run: str) -> None:
+    """The training has saved, but not a step of the run: none is overdue."""
+    levels = _of(current)
+    levels.saves[run] = 0
+    levels.overdue.discard(run)
+
+
 def _is_due_by_plan(current: Helper, run: str) -> bool:
     """On rank 0: by the interval that its helper has measured; before that, only the first save."""
     levels = _of(current)

@@ -1,0 +1,319 @@
+"""Checkpoints that a framework's training keeps on its nodes, between those in the framework's directory.
+
+The framework makes a directory of each checkpoint, such as DIRECTORY/checkpoint-500. Of every N, one is made
+there as ever. The others are steps of the run DIRECTORY/.cairn-nodes, which has none itself: they are only on
+the nodes. Each holds the framework's files, as bytes, and its state dicts, and names its base, which is the
+newest checkpoint of the directory at that time. A start takes it only if that is still the newest: otherwise
+another job has saved, or a checkpoint was removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import glob
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any, Optional, TypeVar, Union
+
+import torch
+import torch.distributed as dist
+
+from cairn._errors import CorruptError, rank_name
+from cairn._helper import absolute, helper
+from cairn.torch import _job, _local
+from cairn.torch._api import begin, fill, give_up_local
+from cairn.torch._options import Options, whole
+from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
+from cairn.torch._reader import TorchOpened, read_whole
+
+logger = logging.getLogger("cairn.torch")
+RUN = ".cairn-nodes"
+_NEVER = 2**62  # no save goes to the run
+_FILES = "files"
+_SCRATCH = ".cairn-files-"
+_ELSEWHERE = ["nodes"]  # the training continues from no checkpoint of the directory
+T = TypeVar("T")
+
+
+class _OtherTimeline(Exception):
+    """The newest step on the nodes is not to be loaded."""
+
+
+class NodeSteps:
+    """The checkpoints of one directory. Every rank makes the same calls.
+
+    proof: a file of each checkpoint, which rank 0 writes last. run: in place of DIRECTORY/.cairn-nodes. Other
+    options: of Options. Raises ValueError for options that do not fit.
+    """
+
+    def __init__(
+        self, directory: str, proof: str, *, local: Any, every: Any = 0, run: str = "", **options: Any
+    ):
+        if whole("every", every, "a number, at least 2") < 2:
+            raise ValueError(f"every={every}: at least 2; of so many checkpoints, one is not on the nodes")
+        self._options = Options(local=local, every=_NEVER, **options)
+        self._directory, self._proof, self._every = absolute(directory), proof, every
+        self.run = run or os.path.join(self._directory, RUN)
+        self._made = 0  # on the nodes, since the last one in the directory
+        self._at: Optional[list] = None  # what the training continues from; on rank 0
+        self._step = -1  # that `fill` loads
+        self._scratch: Optional[_Scratch] = None
+        self._parts: dict[str, dict] = {}
+
+    def save(self, name: str, write: Callable[[Optional[str]], T], last: bool = False) -> T:
+        """Makes the checkpoint DIRECTORY/NAME, there or on the nodes, and returns what `write` does.
+
+        write: makes the framework's files in the directory that it is given, and calls `take` for the state
+        dicts; or, given None, makes DIRECTORY/NAME. It may be called twice. last: make it in the directory.
+        """
+        if (base := self._base(name, last)) is not None:
+            if made := self._on_nodes(name, base[0], write):
+                self._made += 1
+                return made[0]
+        result = write(None)
+        self._made, self._at = 0, self._identity(name)
+        _local.saved_elsewhere(helper(), self.run)
+        return result
+
+    def take(self, part: str, state_dict: dict) -> None:
+        """Adds a state dict to the step that is being saved. It must not change before `save` ends."""
+        self._parts[part] = state_dict
+
+    def start(self, name: Optional[str], explicit: bool = False) -> Optional[str]:
+        """A directory with the files of the newest step on the nodes, if the training is to continue from it.
+
+        `fill` loads its state dicts; call `close` when the files were read. None: continue from `name`, which
+        is what the framework would load. explicit: the user has named it, so it is loaded if it exists.
+        """
+        self.close()
+        level, nonce = self._options.level, self._nonce()
+        self._at = self._identity(name) if name else None
+        goes_back = explicit and os.path.lexists(os.path.join(self._directory, name or ""))
+        word = json.dumps([self._newest(), goes_back, os.path.isdir(self.run)])
+        word = _job.agree(f"cairn.torch/start/{nonce}", word, self._options.seconds)
+        newest, goes_back, any_steps = json.loads(word)
+        if goes_back or not any_steps:
+            return None
+        self._scratch = _Scratch(_on_this_node(level), nonce)
+        try:
+            place = self._resume(lambda step, peers: self._open(step, peers, newest, explicit and name))
+        except (FileNotFoundError, _OtherTimeline) as why:
+            self.close()
+            if isinstance(why, _OtherTimeline) and _rank() == 0:
+                logger.warning("%s; continuing from %s", why, name or "the start")
+            return None
+        except BaseException:
+            self.close()
+            raise
+        self._at = _ELSEWHERE
+        return place
+
+    def fill(self, part: str, state_dict: dict) -> None:
+        """Loads what `take` had been given. Raises CorruptError if it is lost, and then gives up the step."""
+
+        def load(step: str, peers: dict) -> None:
+            if step_of(step) != self._step:
+                raise _OtherTimeline(f"step {self._step} is damaged")
+            fill({part: state_dict}, step, False, CairnLoadPlanner(), peers)
+
+        try:
+            self._resume(load)
+        except (_OtherTimeline, CorruptError) as error:
+            give_up_local(self.run, str(error))
+            raise CorruptError(f"{self.run}: {error}; it is given up, so start again", 1) from None
+
+    def close(self) -> None:
+        """Removes the files."""
+        if self._scratch is not None:
+            self._scratch.close()
+        self._scratch, self._parts = None, {}
+
+    def holds(self, path: str) -> bool:
+        """Whether it is one of the files that `save` is making or `start` has put there."""
+        return self._scratch is not None and path.startswith(self._scratch.make(""))
+
+    def _nonce(self) -> str:
+        return _job.session.nonce(0, self._options.seconds)
+
+    def _resume(self, load: Callable[[str, dict], T]) -> T:
+        level = self._options.level
+        assert level is not None
+        return _local.resume(self.run, level, self._options.seconds, load)
+
+    def _identity(self, name: str) -> Optional[list]:
+        """Another one if the checkpoint is made again. None if it is not whole."""
+        with contextlib.suppress(OSError):
+            proof = os.stat(os.path.join(self._directory, name, self._proof))
+            return [name, proof.st_mtime_ns, proof.st_size]
+        return None
+
+    def _newest(self) -> Optional[list]:
+        """The identity of the checkpoint that was made last."""
+        names = os.listdir(self._directory) if os.path.isdir(self._directory) else []
+        return max(filter(None, map(self._identity, names)), key=lambda found: found[1], default=None)
+
+    def _base(self, name: str, last: bool) -> Optional[list]:
+        """[the step's base] if the checkpoint is for the nodes, as rank 0 decides."""
+        self.close()
+        level, seconds, nonce = self._options.level, self._options.seconds, self._nonce()
+        if level is None or not _local.opened(helper(), self.run, level, nonce, seconds):
+            return None
+        word = ""
+        if _rank() == 0:
+            newest, exists = self._newest(), os.path.lexists(os.path.join(self._directory, name))
+            due = self._made + 1 >= self._every or step_of(name) < 0 or newest != self._at
+            word = "" if due or last or exists else json.dumps([newest])
+        word = _job.agree(f"cairn.torch/nodes/{nonce}", word, seconds)
+        return json.loads(word) if word else None
+
+    def _on_nodes(self, name: str, base: Optional[list], write: Callable[[Optional[str]], T]) -> list[T]:
+        """The result of `write`; empty if the step was not saved."""
+        scratch = self._scratch = _Scratch(_on_this_node(self._options.level), f"{self._nonce()}-{_rank()}")
+        made: list[T] = []
+
+        def commit() -> None:
+            told = {"name": name, "base": base, "parts": sorted(self._parts)}
+            options = dataclasses.replace(self._options, state={"checkpoint": told})
+            state = {**self._parts, _FILES: {f"rank-{_rank()}": scratch.tensors(name)}}
+            begin(state, self.run, step_of(name), options, CairnPlanner(_holders), (), log=False).result()
+
+        try:
+            wrote = _all_do(lambda: made.append(write(scratch.make(name))))
+            return made if wrote and _all_do(commit) else []
+        finally:
+            self.close()
+
+    def _open(self, step: str, peers: dict, newest: Optional[list], name: Any) -> str:
+        """Puts the files of this rank, and those of rank 0, into the scratch directory of the node."""
+        assert self._scratch is not None
+        with contextlib.closing(TorchOpened(step, local=peers or None)) as opened:
+            told = opened.state["checkpoint"]
+            if told["base"] != newest:
+                after, now = (found[0] if found else "no checkpoint" for found in (told["base"], newest))
+                raise _OtherTimeline(f"{told['name']} on the nodes follows {after}, but the newest is {now}")
+            if name and told["name"] != name:
+                raise _OtherTimeline(f"{name} is not on the nodes, which have {told['name']}")
+            place = self._scratch.make(told["name"])
+            for part in told["parts"]:
+                self._scratch.make(f"{told['name']}/{part}")
+            with self._scratch.locked():
+                for rank in (0, _rank()):
+                    _put(opened, f"rank-{rank}", place)
+            self._step = opened.step
+            return place
+
+
+class _Scratch:
+    """A directory for files. The last process that has it open removes it, or else a later one."""
+
+    def __init__(self, parent: str, word: str):
+        os.makedirs(parent, exist_ok=True)
+        for left in glob.glob(f"{glob.escape(parent)}/{_SCRATCH}*"):
+            self._remove(left)
+        self._root, self._held = os.path.join(parent, _SCRATCH + word), -1
+        while self._held < 0:
+            os.makedirs(self._root, exist_ok=True)
+            self._held = _locked(self._root, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        os.close(self._held)
+        self._remove(self._root)
+
+    @staticmethod
+    def _remove(root: str) -> None:
+        if (held := _locked(root, fcntl.LOCK_EX | fcntl.LOCK_NB)) >= 0:
+            shutil.rmtree(root, ignore_errors=True)
+            os.close(held)
+
+    def make(self, name: str) -> str:
+        os.makedirs(place := os.path.join(self._root, name), exist_ok=True)
+        return place
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process at a time."""
+        with open(os.path.join(self._root, "lock"), "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        place = pathlib.Path(self._root, name)
+        files = (file for file in sorted(place.rglob("*")) if file.is_file())
+        return {str(file.relative_to(place)): _mapped(file) for file in files}
+
+
+def _locked(directory: str, how: int) -> int:
+    """A descriptor that holds the directory's lock; -1 if the lock is held, or the directory was removed."""
+    with contextlib.suppress(OSError):
+        held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(held, how)
+            if os.path.samestat(os.fstat(held), os.stat(directory)):
+                return held
+        except OSError:
+            pass
+        os.close(held)
+    return -1
+
+
+def _mapped(file: Union[str, os.PathLike], shared: bool = False) -> torch.Tensor:
+    if size := os.stat(file).st_size:
+        return torch.from_file(str(file), shared, size, dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8)
+
+
+def _put(opened: TorchOpened, owner: str, place: str) -> None:
+    """Writes the files that this rank had saved, if the node has not got them yet. Raises CorruptError."""
+    for fqn, saved in opened.tensors.items():
+        path = opened.texts(fqn)
+        if path[:2] != (_FILES, owner) or os.path.exists(file := os.path.join(place, path[2])):
+            continue
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(part := f"{file}.part", "wb") as out:
+            if saved.nbytes:  # a full disk is an error here, and no SIGBUS below
+                os.posix_fallocate(out.fileno(), 0, saved.nbytes)
+        read_whole(opened, [(saved.number, _mapped(part, shared=True))])
+        opened.check()
+        os.rename(part, file)
+
+
+def _holders(fqn: str) -> Optional[list[int]]:
+    return [_rank()] if fqn.startswith(f"{_FILES}.") else None
+
+
+def _on_this_node(level: Optional[_local.Local]) -> str:
+    assert level is not None
+    return level.directory.replace("{rank}", str(_rank()))
+
+
+def _rank() -> int:
+    return _job.rank_and_world()[0]
+
+
+def step_of(name: str) -> int:
+    """The number at the end of a name; -1 if it has none."""
+    found = re.search(r"[0-9]+$", name)
+    return int(found.group()) if found else -1
+
+
+def _all_do(do: Callable[[], Any]) -> bool:
+    """Calls it, and returns whether it has succeeded on all ranks."""
+    fault = None
+    try:
+        do()
+    except Exception as error:
+        fault = f"{rank_name(_rank())}: {type(error).__name__}: {error}"
+    faults: list = [fault]
+    if _job.in_a_job():
+        faults = [None] * dist.get_world_size()
+        dist.all_gather_object(faults, fault)
+    if any(faults) and _rank() == 0:
+        logger.warning("not saved on the nodes, so it goes to the directory: %s", next(filter(None, faults)))
+    return not any(faults)
