@@ -24,34 +24,51 @@ from typing import Any, Callable, Optional, Union
 import accelerate.utils.fsdp_utils as _fsdp
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from accelerate import Accelerator
+from accelerate.utils import RNG_STATE_NAME, DistributedType
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import get_last_checkpoint
 
 import cairn
 import cairn.torch
 from cairn._enable import renamed
 from cairn.torch._api import begin, fill
 from cairn.torch._layout import listed
+from cairn.torch._nodes import RUN, NodeSteps
 
 _FUNCTIONS = ("save_fsdp_model", "save_fsdp_optimizer", "load_fsdp_model", "load_fsdp_optimizer")
 _lock = threading.RLock()  # held while torch.distributed.checkpoint's names are Cairn's
 _originals: dict[str, Callable] = {}
+_local: dict[str, Any] = {}  # the options of steps on the nodes
+_nodes: dict[str, NodeSteps] = {}  # by directory
 logger = logging.getLogger("cairn.hf")
 
 
-def enable() -> None:
+def enable(*, local: Union[str, os.PathLike, None] = None, **options: Any) -> None:
     """Makes accelerate save FSDP's model and optimizer as steps of Cairn, and load them. Call it once.
 
     It only affects accelerate's four functions, not other uses of torch.distributed.checkpoint.
-    Raises ImportError if this version of accelerate works differently from 1.15.
+    local, every, redundancy, keep_local: with local=DIR, one of `every` checkpoints is made in its directory,
+    and the others stay on the nodes; save_state, load_state and the Trainer find them there.
+    Raises ImportError if this version of accelerate works differently from 1.15, and ValueError or TypeError
+    for options that do not fit.
     """
     if _originals:
         return
+    if level := {"local": local, **options} if local is not None or options else {}:
+        NodeSteps("", "", **level)
     for name in _FUNCTIONS:
         _check(name)
     _originals.update({name: getattr(_fsdp, name) for name in _FUNCTIONS})
     for original in list(_originals.values()):
         _replace(original, _with_cairn(original))
+    if level:
+        _local.update(level)
+        for owner, name, around in _METHODS:
+            _originals[name] = getattr(owner, name)
+            setattr(owner, name, _method(around, _originals[name]))
 
 
 patch = renamed("patch", enable)
@@ -59,8 +76,12 @@ patch = renamed("patch", enable)
 
 def unpatch() -> None:
     """Undoes enable()."""
-    for name in list(_originals):
+    for name in _FUNCTIONS if _originals else ():
         _replace(getattr(_fsdp, name), _originals.pop(name))
+    for owner, name, _ in _METHODS if _originals else ():
+        setattr(owner, name, _originals.pop(name))
+    _local.clear()
+    _nodes.clear()
 
 
 def _check(name: str) -> None:
@@ -121,6 +142,10 @@ def _called(names: dict, do: Callable, *positional: Any, **named: Any) -> Any:
             setattr(dcp, name, value)
 
 
+def _method(around: Callable, original: Callable) -> Callable:
+    return functools.wraps(original)(lambda *positional, **named: around(original, *positional, **named))
+
+
 def _other_format(arguments: dict) -> Optional[str]:
     """Why accelerate does not use torch.distributed.checkpoint here, or Cairn cannot save; otherwise None."""
     plugin = arguments["fsdp_plugin"]
@@ -142,6 +167,8 @@ class _Place(str):
 
 def _save(state_dict: dict, storage_writer: _Place, planner: Any) -> None:
     """Replaces dcp.save in accelerate. FSDP's tensors decide who writes, without DCP's planner."""
+    if (nodes := _holder(storage_writer)) is not None:
+        return nodes.take(os.path.basename(storage_writer), state_dict)
     options, planner = cairn.torch.Options(), cairn.torch.CairnPlanner()
     step = step_of(storage_writer)
     begin(state_dict, storage_writer, step, options, planner, (), log=False, events=False).result()
@@ -149,13 +176,137 @@ def _save(state_dict: dict, storage_writer: _Place, planner: Any) -> None:
 
 def _load(state_dict: dict, storage_reader: _Place, planner: Any) -> None:
     """Replaces dcp.load in accelerate. DCP itself loads its own checkpoints."""
-    if pathlib.Path(storage_reader, ".metadata").is_file():
+    if (nodes := _holder(storage_reader)) is not None:
+        nodes.fill(os.path.basename(storage_reader), state_dict)
+    elif pathlib.Path(storage_reader, ".metadata").is_file():
         dcp.load(state_dict, storage_reader=dcp.FileSystemReader(storage_reader), planner=planner)
     else:
         planner = cairn.torch.CairnLoadPlanner()
         fill(state_dict, storage_reader, False, planner)
         if names := planner.unexpected_keys:
             logger.warning("%s: not loaded, because the model lacks them: %s", storage_reader, listed(names))
+
+
+def _holder(place: str) -> Optional[NodeSteps]:
+    return next((nodes for nodes in _nodes.values() if nodes.holds(place)), None)
+
+
+def _steps(accelerator: Accelerator, directory: Union[str, os.PathLike], proof: str) -> NodeSteps:
+    """The steps of this directory of checkpoints. proof: see NodeSteps. Raises NotSupported."""
+    kind = accelerator.distributed_type
+    why = f"it saves by {kind.name}'s own functions" if kind not in _KINDS else None
+    if kind == DistributedType.FSDP:
+        other = _other_format({"fsdp_plugin": accelerator.state.fsdp_plugin}) or ""
+        why = other if other.startswith("FSDP1's") else None
+    if why:
+        raise cairn.NotSupported(f"cairn.enable('hf', local=): {why}", 2)
+    place = os.path.abspath(directory)
+    if place not in _nodes:
+        run = ""
+        if place == _automatic(accelerator):  # accelerate counts everything in it
+            run = os.path.join(os.path.dirname(place), RUN)
+        _nodes[place] = NodeSteps(place, proof, run=run, **_local)
+    return _nodes[place]
+
+
+def _automatic(accelerator: Accelerator) -> Optional[str]:
+    """The directory in which accelerate names the checkpoints."""
+    if not accelerator.project_configuration.automatic_checkpoint_naming:
+        return None
+    return os.path.abspath(os.path.join(accelerator.project_dir, "checkpoints"))
+
+
+def _save_state(
+    original: Callable, accelerator: Accelerator, output_dir: Any = None, *more: Any, **named: Any
+) -> Any:
+    project, automatic = accelerator.project_configuration, _automatic(accelerator)
+    iteration = project.iteration
+    path = f"{automatic}/checkpoint_{iteration}" if automatic else os.path.abspath(output_dir)
+    steps = _steps(accelerator, os.path.dirname(path), _PROOF)
+
+    def write(place: Optional[str]) -> Any:
+        if place is None:
+            return original(accelerator, output_dir, *more, **named)
+        project.automatic_checkpoint_naming = False
+        try:
+            original(accelerator, place, *more, **named)
+            return pathlib.Path(path)  # which load_state takes
+        finally:
+            project.automatic_checkpoint_naming, project.iteration = automatic is not None, iteration
+
+    saved = steps.save(os.path.basename(path), write)
+    project.iteration = iteration + 1
+    return saved
+
+
+def _load_state(
+    original: Callable, accelerator: Accelerator, input_dir: Any = None, *more: Any, **named: Any
+) -> Any:
+    automatic = _automatic(accelerator)
+    if input_dir is not None:
+        path = os.path.abspath(os.path.expanduser(input_dir))
+        steps = _steps(accelerator, os.path.dirname(path), _PROOF)
+        place = steps.start(os.path.basename(path), explicit=True)
+    elif automatic is not None:
+        steps = _steps(accelerator, automatic, _PROOF)
+        names = os.listdir(automatic) if os.path.isdir(automatic) else []
+        place = steps.start(max(names, key=step_in, default=None))
+    else:
+        return original(accelerator, input_dir, *more, **named)
+    try:
+        result = original(accelerator, place or input_dir, *more, **named)
+    finally:
+        steps.close()
+    if place is not None:
+        accelerator.project_configuration.iteration = step_in(place) + 1
+    return result
+
+
+def _train(
+    original: Callable, trainer: Trainer, resume_from_checkpoint: Any = None, *more: Any, **named: Any
+) -> Any:
+    """Of the Trainer."""
+    steps = None
+    if resume_from_checkpoint:
+        output, explicit = os.path.abspath(str(trainer.args.output_dir)), resume_from_checkpoint is not True
+        last = get_last_checkpoint(output) if os.path.isdir(output) and not explicit else None
+        path = os.path.abspath(resume_from_checkpoint) if explicit else last or f"{output}/"
+        steps = _steps(trainer.accelerator, os.path.dirname(path), TRAINER_STATE_NAME)
+        place = steps.start(os.path.basename(path) or None, explicit)
+        resume_from_checkpoint = place or resume_from_checkpoint
+    try:
+        return original(trainer, resume_from_checkpoint, *more, **named)
+    finally:
+        if steps is not None:
+            steps.close()
+
+
+def _save_checkpoint(original: Callable, trainer: Trainer, model: Any, trial: Any) -> None:
+    """Of the Trainer."""
+    state, args = trainer.state, trainer.args
+    steps = _steps(trainer.accelerator, trainer._get_output_dir(trial=trial), TRAINER_STATE_NAME)
+
+    def write(place: Optional[str]) -> None:
+        if place is not None:
+            vars(trainer)["_get_output_dir"] = lambda trial: os.path.dirname(place)
+        try:
+            original(trainer, model, trial)
+        finally:
+            vars(trainer).pop("_get_output_dir", None)
+
+    ends = state.global_step >= state.max_steps or trainer.control.should_training_stop
+    needed = ends or state.best_global_step == state.global_step or args.push_to_hub
+    steps.save(f"checkpoint-{state.global_step}", write, last=needed)
+
+
+_PROOF = f"{RNG_STATE_NAME}_0.pkl"
+_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP)
+_METHODS = (
+    (Accelerator, "save_state", _save_state),
+    (Accelerator, "load_state", _load_state),
+    (Trainer, "train", _train),
+    (Trainer, "_save_checkpoint", _save_checkpoint),
+)
 
 
 def step_of(directory: str) -> int:
@@ -209,6 +360,8 @@ class CairnCallback(TrainerCallback):
             dist.barrier()  # until every rank has written its random state
         if state.is_world_process_zero:
             checkpoint = pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}").absolute()
+            if not checkpoint.is_dir():  # it is only on the nodes
+                return
             config = getattr(others.get("model"), "config", None)
             self._under_way.append(self._worker.submit(self._finish, checkpoint, config))
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import unittest
 import warnings
@@ -24,7 +25,7 @@ import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 import torch.distributed.checkpoint.state_dict  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # noqa: E402
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, ProjectConfiguration  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 
@@ -208,12 +209,16 @@ def other_format(rank, world, directory):
     assert os.path.isfile(f"{directory}/full/checkpoint-2/pytorch_model_fsdp.bin")
 
 
+def fsdp_plugin(version, layer, **settings):
+    kind = {"state_dict_type": "SHARDED_STATE_DICT", "auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": [layer]}
+    return FullyShardedDataParallelPlugin(fsdp_version=version, **kind, **settings)
+
+
 def accelerated(version, model, **settings):
     """accelerate by itself: its Accelerator, the prepared model, and a function that trains it on samples from number `begin` on, four at a time."""
     torch.manual_seed(0)
     made, layer = model()
-    kind = {"state_dict_type": "SHARDED_STATE_DICT", "auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": [layer]}
-    accelerator = Accelerator(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=version, **kind, **settings))
+    accelerator = Accelerator(cpu=True, fsdp_plugin=fsdp_plugin(version, layer, **settings))
     if version == 1:  # compares it with "cpu"; accelerate says "cpu:0"
         accelerate.state.PartialState._shared_state["device"] = accelerate.state.AcceleratorState._shared_state["device"] = torch.device("cpu")
         model = accelerator.prepare(made)
@@ -304,3 +309,67 @@ def guide(rank, world, directory, steps):
         GPT2LMHeadModel.from_pretrained(f"{directory}/release/checkpoint-{steps}")
         saved = [name for name in os.listdir(f"{directory}/run/checkpoint-2/optimizer_0") if "step" in name]
         assert saved == ["step-00000002"], saved  # once: the second process has resumed behind it
+
+
+def local_of(directory, name):
+    """Each rank is a node of its own."""
+    return {"local": f"{directory}/{name}/node-{{rank}}", "every": 3, "redundancy": "xor:2"}
+
+
+def remember(directory, name, rank, found):
+    """Adds what a job has seen, by step, to what those before it had, which must be equal."""
+    place = pathlib.Path(directory, f"{name}-seen-{rank}.json")
+    seen = json.loads(place.read_text()) if place.exists() else {}
+    for step, value in found.items():
+        assert seen.setdefault(str(step), value) == value, (name, rank, step)
+    place.write_text(json.dumps(seen))
+
+
+class Counter:
+    """An object that accelerate saves in a file."""
+
+    steps = 0
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+def by_accelerate(rank, world, directory, job, name, how, until, at=None, killed_at=None, local=True, loads=None):
+    """accelerate names the checkpoints: one after each iteration. at: the one that must be loaded; killed_at: all die after its save."""
+    join(rank, world, directory, f"by-accelerate-{job}")
+    cairn.enable("hf", **(local_of(directory, name) if local else {}))
+    torch.manual_seed(0)
+    made, layer = gpt2()
+    place = pathlib.Path(directory, name, "project")
+    project = ProjectConfiguration(place, automatic_checkpoint_naming=True, total_limit=2)
+    plugin = {"fsdp_plugin": fsdp_plugin(2, layer)} if how == "fsdp" else {}
+    accelerator = Accelerator(cpu=True, project_config=project, **plugin)
+    optimizer = torch.optim.AdamW(made.parameters(), lr=1e-3)
+    model, optimizer = accelerator.prepare(made, optimizer)
+    schedule = accelerator.prepare(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9))
+    counter = Counter()
+    accelerator.register_for_checkpointing(counter)
+    torch.manual_seed(rank)  # for dropout
+    if at is not None:
+        accelerator.load_state(loads and place / "checkpoints" / loads)
+        assert counter.steps == at, (counter.steps, at)
+        project.iteration = at
+    seen = {}
+    while counter.steps < until:
+        counter.steps += 1
+        batch = samples()[counter.steps * world + rank]["input_ids"][None]
+        loss = model(input_ids=batch, labels=batch).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        seen[counter.steps] = [loss.item(), ranks.digests(model.state_dict())]
+        accelerator.save_state()
+        if counter.steps == killed_at:
+            remember(directory, name, rank, seen)
+            torch.distributed.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+    remember(directory, name, rank, seen)

@@ -1,7 +1,10 @@
 """`cairn.hf` in accelerate and the Trainer of transformers: saved, continued bit for bit, loaded by other ranks, sealed, archived and published."""
 
+import glob
+import json
 import os
 import pathlib
+import shutil
 import sys
 import unittest
 
@@ -14,6 +17,7 @@ import ranks  # noqa: E402
 
 class HfTest(ranks.RanksCase):
     cases = "hf_cases"
+    jobs = 0
 
     def test_1_a_training_resumes_bit_by_bit(self):
         self.run_ranks("whole", 2)
@@ -55,6 +59,46 @@ class HfTest(ranks.RanksCase):
     def test_5_the_guide(self):
         for steps in (2, 4):
             self.run_ranks("guide", 2, arguments=(steps,))
+
+    def by_accelerate(self, name, how, until, killed=(), **more):
+        HfTest.jobs += 1
+        names = ("at", "killed_at", "local", "loads")
+        given = (more.get(key, key == "local" or None) for key in names)
+        self.run_ranks("by_accelerate", 2, killed=killed, arguments=(HfTest.jobs, name, how, until, *given))
+
+    def test_6_accelerate_with_steps_on_the_nodes(self):
+        for how in ("fsdp", "ddp"):
+            os.makedirs(project := f"{self.directory}/{how}/project")
+            with self.subTest(how, way="without a break"):
+                self.by_accelerate("whole-" + how, how, 8, local=False)
+                for rank in (0, 1):
+                    shutil.copy(f"{self.directory}/whole-{how}-seen-{rank}.json", f"{self.directory}/{how}-seen-{rank}.json")
+                self.by_accelerate(how, how, 8, killed=(0, 1), killed_at=5)
+                self.assertEqual(os.listdir(f"{project}/checkpoints"), ["checkpoint_2"])
+                self.assertEqual(self.on_node(how, 1), [(3, "whole here"), (4, "whole here")])
+            with self.subTest(how, way="a lost node"):
+                shutil.rmtree(f"{self.directory}/{how}/node-1")
+                self.by_accelerate(how, how, 7, at=5)
+                self.assertIn("rebuilding shard-00001.h5", self.logs("by_accelerate", [0]))
+                self.assertEqual(sorted(os.listdir(f"{project}/checkpoints")), ["checkpoint_2", "checkpoint_5"])
+                self.assertEqual(self.on_node(how, 0)[-1], (6, "whole here"))
+        with self.subTest("a checkpoint was removed"):
+            shutil.rmtree(f"{project}/checkpoints/checkpoint_5")
+            self.by_accelerate(how, how, 5, at=3)
+            why = "checkpoint_6 on the nodes follows checkpoint_5, but the newest is checkpoint_2; continuing from checkpoint_2"
+            self.assertIn(why, self.logs("by_accelerate", [0]))
+            self.assertEqual(self.on_node(how, 0), [(3, "whole here"), (4, "whole here")])
+        with self.subTest("a job without local"):
+            self.by_accelerate(how, how, 6, at=3, local=False)
+            self.by_accelerate(how, how, 8, at=6)
+            self.by_accelerate(how, how, 8, at=6, loads="checkpoint_5")
+        with self.subTest("files are removed"):
+            self.assertEqual(glob.glob(f"{self.directory}/*/node-*/.cairn-files-*"), [])
+
+    def on_node(self, name, rank):
+        (run,) = json.loads(cairn.run(["ls", f"{self.directory}/{name}/node-{rank}", "--json"], capture=True).stdout)
+        self.assertEqual(run["local_steps_of"]["run"], f"{self.directory}/{name}/project/.cairn-nodes")
+        return [(step["step"], step["state"]) for step in run["steps"]]
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class NodeSteps:
         self, directory: str, proof: str, *, local: Any, every: Any = 0, run: str = "", **options: Any
     ):
         if whole("every", every, "a number, at least 2") < 2:
-            raise ValueError(f"every={every}: at least 2; of so many checkpoints, one is not on the nodes")
+            raise ValueError(f"every={every}: at least 2; the nodes get all but each Nth checkpoint")
         self._options = Options(local=local, every=_NEVER, **options)
         self._directory, self._proof, self._every = absolute(directory), proof, every
         self.run = run or os.path.join(self._directory, RUN)
