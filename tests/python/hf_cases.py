@@ -27,7 +27,7 @@ import torch.distributed.checkpoint.state_dict  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, ProjectConfiguration  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
 _init = accelerate.state.AcceleratorState.__init__
 
@@ -70,14 +70,14 @@ def join(rank, world, directory, name):
     torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/store-{name}", rank=rank, world_size=world)
 
 
-def job(rank, world, directory, name, model, resume=None, kind="SHARDED_STATE_DICT", callbacks=(), **settings):
-    """Trains, and returns the Trainer with its losses and weights. `name`: of the case, and its directory."""
-    join(rank, world, directory, name)
+def job(rank, world, directory, name, model, resume=None, kind="SHARDED_STATE_DICT", callbacks=(), store="", **settings):
+    """Trains, and returns the Trainer with its losses and weights. `name`: of the case, and its directory. kind: None for DDP."""
+    join(rank, world, directory, store or name)
     writer = dcp.FileSystemWriter
     torch.manual_seed(0)
     made, layer = model()
-    fsdp = {"state_dict_type": kind, "transformer_layer_cls_to_wrap": [layer]}
-    arguments = TrainingArguments(f"{directory}/{name}", use_cpu=True, ddp_backend="gloo", fsdp=True, fsdp_config=fsdp, **{**SETTINGS, **settings})
+    fsdp = {"fsdp": True, "fsdp_config": {"state_dict_type": kind, "transformer_layer_cls_to_wrap": [layer]}} if kind else {}
+    arguments = TrainingArguments(f"{directory}/{name}", use_cpu=True, ddp_backend="gloo", **{**SETTINGS, **fsdp, **settings})
     training = Trainer(model=made, args=arguments, train_dataset=samples(), callbacks=list(callbacks))
     training.train(resume_from_checkpoint=resume)
     assert dcp.FileSystemWriter is writer, "torch.distributed.checkpoint is not as it was"
@@ -373,3 +373,33 @@ def by_accelerate(rank, world, directory, job, name, how, until, at=None, killed
             torch.distributed.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
     remember(directory, name, rank, seen)
+
+
+class Killed(TrainerCallback):
+    """The training begins at step `at`; all ranks die after the save of step `killed_at`."""
+
+    def __init__(self, at, killed_at):
+        self.at, self.killed_at, self.losses = at, killed_at, {}
+
+    def on_train_begin(self, args, state, control, **others):
+        assert state.global_step == self.at, (state.global_step, self.at)
+
+    def on_save(self, args, state, control, **others):
+        self.losses = {entry["step"]: entry["loss"] for entry in state.log_history if "loss" in entry}
+        if state.global_step == self.killed_at:
+            remember(*self.place, self.losses)
+            torch.distributed.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def by_trainer(rank, world, directory, jobs, name, how, at=0, killed_at=None, local=True, resume=None):
+    """The Trainer, with a save after each of its six steps, and dropout."""
+    cairn.enable("hf", **(local_of(directory, name) if local else {}))
+    sealing, killed = cairn.hf.CairnCallback(), Killed(at, killed_at)
+    killed.place = directory, name, rank
+    kind = "SHARDED_STATE_DICT" if how == "fsdp" else None
+    settings = {"save_steps": 1, "save_total_limit": 2, "store": f"by-trainer-{jobs}"}
+    found = job(rank, world, directory, f"{name}/project", gpt2, resume, kind, [sealing, killed], **settings)
+    remember(directory, name, rank, {**killed.losses, "model": found["model"], "optimizer": found["optimizer"]})
+    sealing.wait()
+

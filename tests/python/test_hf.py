@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import unittest
 
@@ -94,6 +95,42 @@ class HfTest(ranks.RanksCase):
             self.by_accelerate(how, how, 8, at=6, loads="checkpoint_5")
         with self.subTest("files are removed"):
             self.assertEqual(glob.glob(f"{self.directory}/*/node-*/.cairn-files-*"), [])
+
+    def test_6_a_node_without_room(self):
+        """accelerate's checkpoint goes to its directory."""
+        os.makedirs(node := f"{self.directory}/full/node-1")
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", node], capture_output=True).returncode:
+            self.skipTest("mounting a small tmpfs needs root")
+        self.addCleanup(subprocess.run, ["umount", "-l", node])
+        self.by_accelerate("full", "fsdp", 2)
+        self.assertRegex(self.logs("by_accelerate", [0]), r"not saved on the nodes, so it goes to the directory: .*rank 1 .* needs about .* are free")
+        self.assertEqual(sorted(os.listdir(f"{self.directory}/full/project/checkpoints")), ["checkpoint_0", "checkpoint_1"])
+
+    def by_trainer(self, name, how, killed=(), **more):
+        HfTest.jobs += 1
+        names = ("at", "killed_at", "local", "resume")
+        given = (more.get(key, {"at": 0, "local": True}.get(key)) for key in names)
+        self.run_ranks("by_trainer", 2, killed=killed, arguments=(HfTest.jobs, name, how, *given))
+
+    def test_7_the_trainer_with_steps_on_the_nodes(self):
+        for how in ("fsdp", "ddp"):
+            name, whole = "trainer-" + how, "whole-trainer-" + how
+            os.makedirs(project := f"{self.directory}/{name}/project")
+            with self.subTest(how, way="without a break"):
+                self.by_trainer(whole, how, local=False)
+                for rank in (0, 1):
+                    shutil.copy(f"{self.directory}/{whole}-seen-{rank}.json", f"{self.directory}/{name}-seen-{rank}.json")
+                self.by_trainer(name, how, killed=(0, 1), killed_at=5)
+                self.assertEqual(sorted(os.listdir(project)), [".cairn-nodes", "checkpoint-3"])
+                self.assertEqual(self.on_node(name, 1), [(4, "whole here"), (5, "whole here")])
+            with self.subTest(how, way="a lost node"):
+                shutil.rmtree(f"{self.directory}/{name}/node-0")
+                self.by_trainer(name, how, at=5, resume=True)
+                self.assertIn("rebuilding shard-00000.h5", self.logs("by_trainer", [0]))
+                self.assertEqual(sorted(os.listdir(project)), [".cairn-nodes", "checkpoint-3", "checkpoint-6"])
+                cairn.run(["verify", f"{project}/checkpoint-6"], capture=True)
+        with self.subTest("it goes back"):
+            self.by_trainer(name, how, at=3, resume=f"{project}/checkpoint-3")
 
     def on_node(self, name, rank):
         (run,) = json.loads(cairn.run(["ls", f"{self.directory}/{name}/node-{rank}", "--json"], capture=True).stdout)

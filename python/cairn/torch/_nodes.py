@@ -309,7 +309,7 @@ def _all_do(do: Callable[[], Any]) -> bool:
     try:
         do()
     except Exception as error:
-        fault = f"{rank_name(_rank())}: {type(error).__name__}: {error}"
+        fault = str(error) if "rank " in str(error) else f"{rank_name(_rank())}: {error}"
     faults: list = [fault]
     if _job.in_a_job():
         faults = [None] * dist.get_world_size()
