@@ -1,6 +1,7 @@
 """Types of transformers through Megatron-Core's torch_dist: tiny models of the real transformers, whose bits come back through native steps and
 through torch_dist at TP 2; megatron-core loads every key of what cairn writes, computes the loss that transformers computes, and cairn reads
-what it saves. A type that Megatron-Core cannot compute is refused with the reason. The score is printed, and docs/formats.md has it.
+what it saves. A type that Megatron-Core cannot compute is refused with the reason. The score is printed; docs/formats.md has it, and a table of all
+systems, which this test fills.
 
 CAIRN_TYPES="llama gpt_oss" takes only these; without CAIRN_LONG it is a type for each way to be different."""
 
@@ -11,6 +12,8 @@ import json
 import multiprocessing
 import os
 import pathlib
+import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -51,6 +54,7 @@ VALUES = {
     "dots1": ({"norm_topk_prob": False}, "router_normalizes is false"), "gpt_neox": ({}, "parallel_residual is true"),
     "granite": ({"residual_multiplier": 0.22}, "residual_multiplier is 0.22"), "llama": ({"hidden_act": "gelu"}, "activation is"),
     "qwen3": ({"rope_parameters": YARN["rope_parameters"] | {"attention_factor": 1.5}}, "rope_scaling is")}
+SYSTEMS = "native dcp torch-dist megatron megatron-deepspeed universal".split()
 ALSO = {"kimi_k2": "deepseek_v3"}  # types that transformers does not have, and the one that computes them
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "adding-a-family.md"  # whose table is StableLM's
@@ -131,8 +135,26 @@ def core_model(args):
         rope_scaling_factor=getattr(args, "rope_scaling_factor", None) or 8.0).eval()
 
 
+class FamiliesTest(TransformersTest):
+    def setUp(self):
+        super().setUp()
+        (self.dir / "families").mkdir()
+        (self.dir / "families/stablelm.json").write_text(PAGE.read_text().split("```json")[1].split("```")[0])
+
+    def cairn(self, *args, **more):
+        return super().cairn(*args, "--families", self.dir / "families", **more)
+
+    def save_made(self, kind, more):
+        model = made(ALSO.get(kind, kind), more)
+        source = self.save(kind, model)
+        if kind in ALSO:
+            path = source / "config.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": kind}))
+        return source, model
+
+
 @unittest.skipIf(importlib.util.find_spec("megatron") is None, "megatron-core is not installed")
-class MegatronFamiliesTest(TransformersTest):
+class MegatronFamiliesTest(FamiliesTest):
     ids = torch.arange(24)[None] * 7 % 97
 
     @classmethod
@@ -156,14 +178,6 @@ class MegatronFamiliesTest(TransformersTest):
         torch.cuda.current_device = lambda: "cpu"
         torch.cuda.synchronize = lambda *_: None
         torch.Tensor.cuda = lambda tensor, *_, **__: tensor
-
-    def setUp(self):
-        super().setUp()
-        (self.dir / "families").mkdir()
-        (self.dir / "families/stablelm.json").write_text(PAGE.read_text().split("```json")[1].split("```")[0])
-
-    def cairn(self, *args, **more):
-        return super().cairn(*args, "--families", self.dir / "families", **more)
 
     def loss(self, logits):
         return torch.nn.functional.cross_entropy(logits[0, :-1].double(), self.ids[0, 1:]).item()
@@ -197,14 +211,6 @@ class MegatronFamiliesTest(TransformersTest):
         back = transformers.AutoModelForCausalLM.from_pretrained(self.dir / f"{kind}-back", attn_implementation="eager").eval()
         self.assertAlmostEqual(self.loss(back(self.ids, use_cache=False).logits.detach()), wanted, delta=1e-6, msg=kind)
 
-    def save_made(self, kind, more):
-        model = made(ALSO.get(kind, kind), more)
-        source = self.save(kind, model)
-        if kind in ALSO:
-            path = source / "config.json"
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": kind}))
-        return source, model
-
     def check(self, kind, more):
         source, model = self.save_made(kind, more)
         tp = 1 if kind == "gpt_bigcode" else 2  # it has one key
@@ -215,13 +221,6 @@ class MegatronFamiliesTest(TransformersTest):
             self.assertEqual(*(json.loads((place / "config.json").read_text())["model_type"] for place in (source, self.dir / f"{run}-hf")))
         with OnCpu():
             self.check_core(kind, source, model)
-
-    def test_the_score_in_the_documentation(self):
-        text = (DOCS / "formats.md").read_text().split("## Types in Megatron-Core")[1].split("##")[0]
-        held, refused = text.split("Refused")
-        self.assertIn(f"{len(HELD)} types", held)
-        self.assertEqual({kind for kind in HELD if f"`{kind}`" not in held}, set())
-        self.assertEqual({kind for kind in REFUSED if f"`{kind}`" not in refused}, set())
 
     def test_types(self):
         asked = (os.environ.get("CAIRN_TYPES") or (" ".join(HELD) if os.environ.get("CAIRN_LONG") else FEW)).split()
@@ -242,6 +241,44 @@ class MegatronFamiliesTest(TransformersTest):
                 self.cairn("convert", source, "out", "--to", "torch-dist", code=2, says=says)
                 self.assertFalse((self.dir / "out").exists())
         print(f"refused with the reason: {len(REFUSED)} types", file=sys.stderr)
+
+
+class SystemsTest(FamiliesTest):
+    def holds(self, source, system, *flags):
+        """Whether cairn would write it. A refusal says why."""
+        done = subprocess.run([self.command, "convert", source, "out", "--to", system, *flags, "--dry-run", "--families", self.dir / "families"],
+                              cwd=self.dir, capture_output=True, text=True)
+        self.assertRegex(done.stderr, "^$" if done.returncode == 0 else "^cairn: .*(unknown|cannot|would compute|no arguments)", system)
+        return done.returncode == 0
+
+    def check_back(self, source, system, *flags):
+        place = f"{source.name}-{system}"
+        self.cairn("convert", source, place, "--to", system, *flags)
+        self.cairn("convert", place, f"{place}-hf", "--to", "hf", *(("--config", source) if system == "dcp" else ()))
+        self.check_equal(source, self.dir / f"{place}-hf")
+
+    def test_types_and_systems(self):
+        """The table in docs/formats.md, which CAIRN_WRITE=1 writes. One system of each type, with CAIRN_LONG all, is written and comes back."""
+        rows = {}
+        for number, (kind, more) in enumerate(sorted((HELD | {kind: more for kind, (more, _) in REFUSED.items()}).items())):
+            with self.subTest(kind):
+                source, _ = self.save_made(kind, more)
+                cut = "--tp", "1" if kind == "gpt_bigcode" else "2"  # it has one key
+                held = [system for system in SYSTEMS if self.holds(source, system, *cut)]
+                for system in held if os.environ.get("CAIRN_LONG") else [held[number % len(held)]]:
+                    self.check_back(source, system, *cut)
+                rows.setdefault(tuple(held), []).append(f"`{kind}`")
+        lines = ["| types | " + " | ".join(f"`{system}`" for system in SYSTEMS) + " |", "| --- " * (len(SYSTEMS) + 1) + "|"]
+        for held, kinds in sorted(rows.items(), key=lambda row: (-len(row[0]), row)):
+            lines.append(f"| {', '.join(kinds)} | " + " | ".join("yes" if system in held else "no" for system in SYSTEMS) + " |")
+        page, table = DOCS / "formats.md", "\n".join(lines)
+        before, of_page, after = re.split(r"(?s)(\| types \|.*?)(?=\n\n)", page.read_text())
+        if os.environ.get("CAIRN_WRITE"):
+            page.write_text(before + table + after)
+        self.assertEqual(of_page, table, "CAIRN_WRITE=1 writes the table")
+        in_core = sum(len(kinds) for held, kinds in rows.items() if "torch-dist" in held)
+        self.assertEqual(in_core, len(HELD))
+        self.assertIn(f"{in_core} types of transformers go into `torch_dist`", before + after)
 
 
 if __name__ == "__main__":
