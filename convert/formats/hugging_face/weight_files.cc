@@ -1,9 +1,13 @@
 #include "convert/formats/hugging_face/weight_files.h"
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 #include <set>
+#include <unordered_set>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/base/threads.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
@@ -17,6 +21,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxIndexBytes = 256 << 20;
+constexpr size_t kMostThreads = 8;
 
 // True of a file that may be one of several, or not of the model at all.
 bool MayBeAPart(const std::string& path) {
@@ -25,11 +30,10 @@ bool MayBeAPart(const std::string& path) {
          name != kPickleFile && !FitsGlob(name, "*-of-00001.*");
 }
 
-using ReadFile = Status (*)(FileSystem& fs, WeightFiles& files, uint32_t file);
+// Adds the tensors of all files of `names`; `first` gets the number of the first one of each.
+using ReadFiles = Status (*)(FileSystem& fs, WeightFiles& files, std::vector<size_t>& first);
 
-Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
-  CAIRN_ASSIGN_OR_RETURN(SafetensorsHeader header,
-                         ReadSafetensorsHeader(fs, JoinPath(files.directory, files.names[file])));
+void AddSafetensors(SafetensorsHeader header, WeightFiles& files, uint32_t file) {
   for (StoredArray& tensor : header.tensors) {
     StoredExtent& extent = tensor.extents[0];
     extent.file = file;
@@ -39,6 +43,22 @@ Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
   const bool vllm = FitsGlob(files.names[file], "model-rank-*-part-*.safetensors");
   if (vllm || header.metadata.contains(kShardingInfo)) files.slice = files.names[file];
   if (file == 0) files.metadata = std::move(header.metadata);
+}
+
+// Threads read the headers, since each of hundreds may take several waits for a file system.
+Status AddAllSafetensors(FileSystem& fs, WeightFiles& files, std::vector<size_t>& first) {
+  const size_t count = files.names.size();
+  std::vector<std::optional<Result<SafetensorsHeader>>> headers(count);
+  std::atomic<size_t> next = 0;
+  RunOnThreads(static_cast<int>(std::min(count, kMostThreads)), [&] {
+    for (size_t i; (i = next++) < count;)
+      headers[i] = ReadSafetensorsHeader(fs, JoinPath(files.directory, files.names[i]));
+  });
+  for (uint32_t file = 0; file < count; ++file) {
+    if (!headers[file]->ok()) return headers[file]->status();
+    first.push_back(files.tensors.size());
+    AddSafetensors(*std::move(*headers[file]), files, file);
+  }
   return OkStatus();
 }
 
@@ -51,6 +71,14 @@ Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t number) {
     return OkStatus();
   };
   return ForEachTensor(file.root(), add).WithContext(file.path());
+}
+
+Status AddAllPickled(FileSystem& fs, WeightFiles& files, std::vector<size_t>& first) {
+  for (uint32_t file = 0; file < files.names.size(); ++file) {
+    first.push_back(files.tensors.size());
+    CAIRN_RETURN_IF_ERROR(AddPickled(fs, files, file));
+  }
+  return OkStatus();
 }
 
 // A saver that wrote two experts under one name leaves no other trace.
@@ -72,16 +100,17 @@ void LeaveCopy(const StoredArray& tensor, WeightFiles& files) {
 }
 
 Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, const std::string& name,
-                                ReadFile read) {
+                                ReadFiles read) {
   const std::string path = JoinPath(directory, name);
   CAIRN_ASSIGN_OR_RETURN(const WeightIndex index, ReadWeightIndex(fs, path));
   WeightFiles files{directory, index.files, {}, {}, {}};
   std::vector<std::pair<std::string, std::string>> found;
-  for (uint32_t file = 0; file < files.names.size(); ++file) {
-    const size_t first = files.tensors.size();
-    CAIRN_RETURN_IF_ERROR(read(fs, files, file));
-    for (size_t i = first; i < files.tensors.size(); ++i)
-      found.emplace_back(files.tensors[i].name, files.names[file]);
+  std::vector<size_t> first;
+  CAIRN_RETURN_IF_ERROR(read(fs, files, first));
+  found.reserve(files.tensors.size());
+  for (size_t file = 0, i = 0; i < files.tensors.size(); ++i) {
+    while (file + 1 < first.size() && i >= first[file + 1]) ++file;
+    found.emplace_back(files.tensors[i].name, files.names[file]);
   }
   CAIRN_RETURN_IF_ERROR(CheckAgainstIndex(path, index, found));
   std::vector<StoredArray> taken;
@@ -98,13 +127,14 @@ Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, co
   return files;
 }
 
-Result<WeightFiles> ReadFiles(FileSystem& fs, const std::string& path, const char* one, const char* index,
-                              ReadFile read) {
+Result<WeightFiles> ReadOneOrIndexed(FileSystem& fs, const std::string& path, const char* one,
+                                     const char* index, ReadFiles read) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   if (info.is_directory() && !fs.Stat(JoinPath(path, one)).ok()) return ReadIndexed(fs, path, index, read);
   WeightFiles files{info.is_directory() ? path : ParentDir(path), {}, {}, {}, {}};
   files.names = {info.is_directory() ? one : path.substr(path.find_last_of('/') + 1)};
-  CAIRN_RETURN_IF_ERROR(read(fs, files, 0));
+  std::vector<size_t> first;
+  CAIRN_RETURN_IF_ERROR(read(fs, files, first));
   return files;
 }
 
@@ -126,7 +156,7 @@ bool IsPickled(FileSystem& fs, const std::string& path) {
 }
 
 Result<WeightFiles> ReadWeights(FileSystem& fs, const std::string& path) {
-  return IsPickled(fs, path) ? ReadFiles(fs, path, kPickleFile, kPickleIndex, AddPickled)
+  return IsPickled(fs, path) ? ReadOneOrIndexed(fs, path, kPickleFile, kPickleIndex, AddAllPickled)
                              : ReadSafetensorsFiles(fs, path);
 }
 
@@ -151,18 +181,22 @@ Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path) {
 
 Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
                          const std::vector<std::pair<std::string, std::string>>& found) {
-  std::map<std::string, std::string> missing = index.file_of, elsewhere;
+  std::map<std::string, std::string> elsewhere;
+  std::unordered_set<const std::string*> seen;
+  seen.reserve(found.size());
   for (const auto& [tensor, file] : found) {
     const auto named = index.file_of.find(tensor);
     if (named == index.file_of.end())
       return Corrupt("{}: tensor {} is in {}, but the index does not list it", path, tensor, file);
     if (named->second != file)
       elsewhere[tensor] = file;
-    else if (missing.erase(tensor) == 0)
+    else if (!seen.insert(&named->first).second)
       return Corrupt("{}: tensor {} is in {} twice", path, tensor, file);
   }
-  if (missing.empty()) return OkStatus();
-  const auto& [tensor, file] = *missing.begin();
+  const auto missing =
+      std::ranges::find_if(index.file_of, [&](const auto& named) { return !seen.contains(&named.first); });
+  if (missing == index.file_of.end()) return OkStatus();
+  const auto& [tensor, file] = *missing;
   const auto other = elsewhere.find(tensor);
   return Corrupt("{}: tensor {} should be in {}, but is not{}", path, tensor, file,
                  other == elsewhere.end()
@@ -177,7 +211,8 @@ bool HasAny(FileSystem& fs, const std::string& directory, std::span<const char* 
 
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path) {
   const bool adapter = !HasAny(fs, path, kSafetensors) && fs.Stat(JoinPath(path, kAdapterFile)).ok();
-  return ReadFiles(fs, path, adapter ? kAdapterFile : kSafetensorsFile, kSafetensorsIndex, AddSafetensors);
+  return ReadOneOrIndexed(fs, path, adapter ? kAdapterFile : kSafetensorsFile, kSafetensorsIndex,
+                          AddAllSafetensors);
 }
 
 Status CheckNoSlice(const WeightFiles& files, ReaderOptions& options) {
@@ -224,9 +259,9 @@ Status CheckWeightFiles(FileSystem& fs, const std::string& directory, const std:
   CAIRN_RETURN_IF_ERROR(CheckShards(directory, names));
   for (const std::string& name : names) {
     if (name.ends_with(".bin.index.json"))
-      CAIRN_RETURN_IF_ERROR(ReadIndexed(fs, directory, name, AddPickled).status());
+      CAIRN_RETURN_IF_ERROR(ReadIndexed(fs, directory, name, AddAllPickled).status());
     if (name.ends_with(".safetensors.index.json"))
-      CAIRN_RETURN_IF_ERROR(ReadIndexed(fs, directory, name, AddSafetensors).status());
+      CAIRN_RETURN_IF_ERROR(ReadIndexed(fs, directory, name, AddAllSafetensors).status());
   }
   return OkStatus();
 }
