@@ -410,6 +410,15 @@ class IdentityTest(CliTest):
                 self.archive("run", "--policy", policy, says="stored 0 members, - of sources; 1 waiting")
         self.assertFalse(list(self.store.glob("*.tar")) if self.store.is_dir() else [])
 
+    def test_a_checkpoint_next_to_the_steps_of_a_run_is_named(self):
+        """As a training of transformers leaves its model when it ends. It is not one of the run's steps."""
+        self.step("gpt", 8, "a")
+        (self.run_dir / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+        policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', 'tag = "t"', self.LAST.format(1))
+        note = "a checkpoint (safetensors) lies beside its steps, and is not stored"
+        self.archive("run", "--policy", policy, says=["stored 1 member", note])
+        self.archive("run", self.run_dir, "--store", self.store, says=["gpt@8 is stored", note])
+
     def test_a_run_restarted_under_its_name_is_archived(self):
         self.step("gpt", 8, "a")
         policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', 'tag = "t"', self.LAST.format(1))

@@ -237,6 +237,24 @@ def trainer_run_with_a_release_in_it(t):
 
 
 @tree()
+def trainer_run_that_has_ended(t):
+    trainer_run_with_a_release_in_it(t)
+    t.write("trainer_state.json", "{}")  # transformers' save_state(), as run_clm and LLaMA-Factory call it
+
+
+@tree()
+def trainer_run_with_deepspeed_that_has_ended(t):
+    deepspeed_in_a_trainer_run(t)
+    t.put("hf")
+    t.write("trainer_state.json", "{}")
+
+
+@tree()
+def directory_of_one_trainer_run(t):
+    trainer(Maker(t.parts, t.root / "v0-20261201-014349"))  # as ms-swift makes it
+
+
+@tree()
 def directory_of_trainer_runs(t):
     for name in ("a", "b"):
         trainer(Maker(t.parts, t.root / name))
@@ -359,6 +377,12 @@ def dcp_run(t):
 def dcp_run_that_is_writing(t):
     dcp_run(t)
     (t.root / "step-4/.metadata").unlink()
+
+
+@tree()
+def dcp_run_with_a_checkpoint_beside_its_steps(t):
+    dcp_run(t)
+    t.put("dcp/step-4")
 
 
 @tree()
@@ -647,7 +671,9 @@ class PlacesTest(CliTest, Table):
         for name, flags in {"verify": [], "verify --all": ["--all"]}.items():
             answers[name] = rows(self.ask(root, "verify", argument, *flags, "--no-record"), lambda row: at(row["checkpoint"]))
         code, facts = self.ask(root, "ls", argument)
-        answers["ls"] = line(code, [listed(step) for run in facts for step in run["steps"]] if code == 0 else [])
+        runs = facts if code == 0 else []
+        beside = ["(and a checkpoint beside them)" for run in runs if "beside" in run]
+        answers["ls"] = line(code, [listed(step) for run in runs for step in run["steps"]] + beside)
         answers["seal"] = rows(
             self.ask(root, "seal", argument, "--dry-run", "--settle", 0),
             lambda row: f"{at(row['checkpoint'])}:{row['state'].replace(' ', '-')}",

@@ -392,7 +392,8 @@ Status CheckCheckpoints(FileSystem& fs, const std::string& argument, const Check
     CAIRN_ASSIGN_OR_RETURN(const Place one, PlaceAt(fs, step.path));
     CAIRN_RETURN_IF_ERROR(checker.CheckAny(fs, one, one, checks.all));
   }
-  return OkStatus();
+  if (!checks.all || CheckpointBesideSteps(fs, place).empty()) return OkStatus();
+  return checker.CheckAny(fs, place, place, false);
 }
 
 }  // namespace cairn

@@ -226,7 +226,10 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& argu
     AddTags(fs, ParentDir(step), alone);
     return std::vector{std::move(alone)};
   }
-  if (auto run = ListRunAt(fs, place)) return std::vector{*std::move(run)};
+  if (auto run = ListRunAt(fs, place)) {
+    run->beside = CheckpointBesideSteps(fs, place);
+    return std::vector{*std::move(run)};
+  }
   const bool step = place.kind == PlaceKind::kForeignStep;
   const bool known = (step || place.kind == PlaceKind::kTree) && HasKnownStep(fs, place);
   if (known && (step || IsCheckpoint(fs, path))) return std::vector{ListForeign(fs, place)};

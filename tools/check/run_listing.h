@@ -39,6 +39,7 @@ struct RunListing {
   std::vector<StepListing> steps;        // by step, then by name
   std::vector<StepTag> lost_tags = {};   // of steps that are gone
   std::optional<LocalOwner> owner = {};  // of a node's steps: their run
+  std::string beside = {};               // CheckpointBesideSteps()
 };
 
 // The runs that the argument means: the one step or run, of Cairn or of another system; else the run

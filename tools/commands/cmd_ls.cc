@@ -114,6 +114,7 @@ class Lister {
       if (!step.trouble.empty()) PrintLine("step {}: {}", *step.step, step.trouble);
     for (const StepListing& step : run.steps)
       if (!step.unhealthy.empty()) PrintLine("step {}: unhealthy: {}", *step.step, step.unhealthy);
+    if (!run.beside.empty()) PrintLine("{}", run.beside);
     for (const StepListing& step : run.steps)
       for (const Hold& hold : step.holds) PrintLine("step {}: {}", *step.step, hold.Text());
     for (const StepListing& step : run.steps)
@@ -208,6 +209,7 @@ class Lister {
                          {"purge_days", options_.purge_days},
                          {"steps", steps}};
     if (!lost.empty()) json["lost_tags"] = std::move(lost);
+    if (!run.beside.empty()) json["beside"] = run.beside;
     if (run.owner)
       json["local_steps_of"] = {
           {"run_id", run.owner->run}, {"run", run.owner->run_dir}, {"host", run.owner->host}};

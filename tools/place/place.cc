@@ -73,10 +73,15 @@ bool IsOfNode(FileSystem& fs, const std::string& directory) {
   return fs.Stat(JoinPath(directory, kLocalOwnerName)).ok() && ReadLocalOwner(fs, directory).ok();
 }
 
-// A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40.
-bool HasOwnState(const std::vector<std::string>& names) {
+// A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40. It
+// is not if the steps are of the program whose file it has: a training of transformers ends with a release
+// and trainer_state.json beside its checkpoints.
+bool HasOwnState(const std::vector<std::string>& names, const std::vector<FoundStep>& steps) {
   return std::ranges::any_of(TrainerLayouts(), [&](const TrainerLayout& layout) {
-    return std::ranges::find(names, layout.last) != names.end();
+    return std::ranges::find(names, layout.last) != names.end() &&
+           std::ranges::none_of(steps, [&](const FoundStep& step) {
+             return step.layout && step.layout->format == layout.format;
+           });
   });
 }
 
@@ -139,8 +144,8 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
   if (IsOfCairn(names) || ParseStepDirName(LastName(CanonicalPath(path))))
     return native(PlaceKind::kUnfinishedRun);
   const FoundStep itself = FoundStepAt(fs, path);
-  const bool step = place.sealed || itself.step || HasOwnState(names);
-  if (!step) place.steps = ListForeignSteps(fs, path);
+  place.steps = ListForeignSteps(fs, path);
+  const bool step = place.sealed || itself.step || HasOwnState(names, place.steps);
   place.kind = step ? PlaceKind::kForeignStep : PlaceKind::kForeignRun;
   if (!step && place.steps.empty()) {
     place.steps = FilesOfSteps(fs, path, names);
@@ -202,15 +207,26 @@ Result<std::vector<FoundStep>> StepsToSeal(FileSystem& fs, const std::string& ar
         "{}: its steps are a file each, and a seal is for a directory; cairn verify checks {}", path,
         place.steps.back().path);
   if (place.kind == PlaceKind::kTree) {
+    if (!IsCheckpoint(fs, path)) CAIRN_RETURN_IF_ERROR(RefuseRunsIn(fs, path));
     if (const auto unknown = UnknownSteps(fs, place); !unknown.empty())
       return InvalidArgument(
           "{}: {} and {} hold a checkpoint each, but Cairn does not know such steps; name one", path,
           unknown.front(), unknown.back());
-    const auto runs = IsCheckpoint(fs, path) ? std::vector<Place>() : RunsIn(fs, path);
-    if (!runs.empty())
-      return InvalidArgument("{}: {} is a run; a seal is for a step, so name the run", path, runs[0].path);
   }
   return std::move(place.steps);
+}
+
+std::string CheckpointBesideSteps(FileSystem& fs, const Place& place) {
+  if (!place.native_run() && !place.foreign_run()) return {};
+  const auto found = RecogniseAll(fs, place.path);
+  if (!found.ok() || found->size() != 1 || found->front().path != place.path) return {};
+  const System& system = *found->front().system;
+  const bool own = std::ranges::any_of(TrainerLayouts(), [&](const TrainerLayout& layout) {
+    return layout.format == system.name && !layout.last.empty() &&
+           fs.Stat(JoinPath(place.path, layout.last)).ok();
+  });
+  if (system.training && !own) return {};  // the run's tracker leads to a step
+  return fmt::format("{}: a checkpoint ({}) lies beside its steps", place.path, system.name);
 }
 
 std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory) {
@@ -222,6 +238,14 @@ std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory) {
       runs.push_back(*std::move(place));
   }
   return runs;
+}
+
+Status RefuseRunsIn(FileSystem& fs, const std::string& directory) {
+  const auto runs = RunsIn(fs, directory);
+  if (runs.empty()) return OkStatus();
+  if (runs.size() == 1) return InvalidArgument("{}: {} in it is a run; name that", directory, runs[0].path);
+  return InvalidArgument("{}: {} and {} in it are runs; name one", directory, runs.front().path,
+                         runs.back().path);
 }
 
 std::string KindOfName(std::string_view name) {

@@ -80,8 +80,14 @@ Result<std::vector<FoundStep>> StepsToSeal(FileSystem& fs, const std::string& ar
 // count.
 std::string KindOfName(std::string_view name);
 
+// A sentence about a checkpoint that lies beside the steps of a run, as a training of transformers leaves its
+// model when it ends. It is not one of the steps. Empty if there is none.
+std::string CheckpointBesideSteps(FileSystem& fs, const Place& place);
+
 // The runs in a directory, of any system.
 std::vector<Place> RunsIn(FileSystem& fs, const std::string& directory);
+// Errors: InvalidArgument, naming them, for a verb that takes one checkpoint, or the steps of one run.
+Status RefuseRunsIn(FileSystem& fs, const std::string& directory);
 
 // Directories in a place that hold a checkpoint each and have names of one kind, if Cairn does not know them
 // as steps: it is a run of a program that Cairn does not know.

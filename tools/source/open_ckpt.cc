@@ -110,7 +110,10 @@ Result<OpenedSource> OpenAt(FileSystem& outside, Place place, const OpenOptions&
   if (place.foreign_run() && !IsCheckpoint(fs, place.path)) {
     CAIRN_ASSIGN_OR_RETURN(place.path, StepToRead(fs, place, notes));
   }
-  CAIRN_RETURN_IF_ERROR(OpenFiles(place.path, options, opened, notes));
+  const Status status = OpenFiles(place.path, options, opened, notes);
+  if (status.kind() == StatusKind::kNotFound && place.kind == PlaceKind::kTree)
+    CAIRN_RETURN_IF_ERROR(RefuseRunsIn(fs, place.path));
+  CAIRN_RETURN_IF_ERROR(status);
   return opened;
 }
 

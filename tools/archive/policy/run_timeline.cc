@@ -88,6 +88,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
         fmt::format("{}: its steps cannot be listed: {}", path, place.status().message()));
     return;
   }
+  NoteCheckpointBeside(fs, *place, runs.notes);
   if (place->kind == PlaceKind::kForeignRun) {
     runs.foreign.push_back(*std::move(place));
     return;

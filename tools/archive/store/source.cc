@@ -30,7 +30,8 @@ std::string PlainName(std::string_view of) {
 }
 
 // Errors: as of ExpandSources().
-Result<std::vector<FoundStep>> Expand(FileSystem& fs, const std::string& argument) {
+Result<std::vector<FoundStep>> Expand(FileSystem& fs, const std::string& argument,
+                                      std::vector<std::string>& notes) {
   CAIRN_ASSIGN_OR_RETURN(Place place, Locate(fs, argument));
   const std::string& path = place.path;
   if (place.kind == PlaceKind::kMember) return NotSupported("{} is in a store already", argument);
@@ -46,18 +47,27 @@ Result<std::vector<FoundStep>> Expand(FileSystem& fs, const std::string& argumen
   }
   if (place.kind == PlaceKind::kFileRun) return std::vector{FoundStepAt(fs, path)};  // as a tree
   if (nothing) return NotFound("{}: neither a committed step nor a run directory with one", path);
+  NoteCheckpointBeside(fs, place, notes);
   return std::move(place.steps);
 }
 
 }  // namespace
 
-Result<std::vector<FoundStep>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments) {
+Result<std::vector<FoundStep>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments,
+                                             std::vector<std::string>& notes) {
   std::vector<FoundStep> sources;
   for (const std::string& argument : arguments) {
-    CAIRN_ASSIGN_OR_RETURN(std::vector<FoundStep> steps, Expand(fs, argument));
+    CAIRN_ASSIGN_OR_RETURN(std::vector<FoundStep> steps, Expand(fs, argument, notes));
     std::ranges::move(steps, std::back_inserter(sources));
   }
   return sources;
+}
+
+void NoteCheckpointBeside(FileSystem& fs, const Place& place, std::vector<std::string>& notes) {
+  const std::string beside = CheckpointBesideSteps(fs, place);
+  if (!beside.empty())
+    notes.push_back(
+        beside + ", and is not stored; to store it, too, copy it to a directory of its own, and name that");
 }
 
 std::string WhyPassedOver(FileSystem& fs, const FoundStep& source) {

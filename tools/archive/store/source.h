@@ -11,11 +11,16 @@
 namespace cairn {
 
 class StepReader;
+struct Place;
 
 // The sources that the arguments name: a step (or RUN@STEP); all committed steps of a run directory; the
 // steps of another system's run; or the directory as it is. All but steps of Cairn are taken as trees of
 // files. Errors: NotFound naming the argument.
-Result<std::vector<FoundStep>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
+Result<std::vector<FoundStep>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments,
+                                             std::vector<std::string>& notes);
+
+// Notes that a checkpoint beside a run's steps is not stored, if there is one.
+void NoteCheckpointBeside(FileSystem& fs, const Place& place, std::vector<std::string>& notes);
 
 // Why a step of another system is passed over: its writer has not finished it. Empty for any other source.
 std::string WhyPassedOver(FileSystem& fs, const FoundStep& source);

@@ -184,7 +184,9 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   CAIRN_RETURN_IF_ERROR(ShapeFor(options.stored.parity).status().WithContext("--parity"));
   FileSystem& fs = FileSystem::Posix();
   const Store store(fs, options.store);
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> sources, ExpandSources(fs, options.sources));
+  std::vector<std::string> notes;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<FoundStep> sources, ExpandSources(fs, options.sources, notes));
+  for (const std::string& note : notes) PrintProblem("note: " + note);
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team, ArchiveTeam());
   Runner runner(store, options);
   if (options.dry_run) {
