@@ -1,7 +1,9 @@
 // Directories of other systems' checkpoints, opened as `cairn convert` opens them: DCP, Megatron-Core,
-// DeepSpeed, universal, Hugging Face. An input is a directory: for each file a u16 and its name, a u32 and
+// DeepSpeed, universal, Hugging Face; and, if there is a config.json, under the names of its type, as with
+// --config (w.pt). An input is a directory: for each file a u16 and its name, a u32 and
 // its bytes; what an attacker must get right by hand, checksums of zip records, may be left out (0).
 #include "convert/foreign/expert_census.h"
+#include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/systems.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -70,7 +72,9 @@ std::vector<std::string> FuzzWords() {
           "\"num_local_experts\": 4611686018427387904",
           "\"num_experts_per_tok\": 0",
           "\"model_type\": \"deepseek_v3\"",
+          "\"model_type\": \"minimax_m2\"",
           ".mlp.experts.0.",
+          ".mlp.experts.gate_up_proj",
           "-1",
           "0",
           "1",
@@ -83,10 +87,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
   MemoryFileSystem fs;
   Unpack(TextOf(data, size), fs);
-  const auto source = OpenForeign(fs, "ckpt", {.allow = {"ranks"}});
-  if (source.ok())
-    Read(**source);
-  else
-    FuzzCheck(!source.status().message().empty());
+  const char* path = fs.files.contains("ckpt/w.pt") ? "ckpt/w.pt" : "ckpt";
+  OpenOptions options{.allow = {"ranks"}};
+  auto source = OpenForeign(fs, path, options);
+  if (source.ok()) Read(**source);
+  options.config = "ckpt/config.json";
+  if (source.ok() && fs.files.contains(options.config) && !(*source)->manifest().model.architecture) {
+    source = ReadByConfig(fs, *std::move(source), options);
+    if (source.ok()) Read(**source);
+  }
+  if (!source.ok()) FuzzCheck(!source.status().message().empty());
   return 0;
 }
