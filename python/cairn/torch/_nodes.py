@@ -29,6 +29,7 @@ from cairn._errors import CorruptError, rank_name
 from cairn._helper import absolute, helper
 from cairn.torch import _job, _local
 from cairn.torch._api import begin, fill, give_up_local
+from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._options import Options, whole
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import TorchOpened, read_whole
@@ -49,32 +50,52 @@ class _OtherTimeline(Exception):
 class NodeSteps:
     """The checkpoints of one directory. Every rank makes the same calls.
 
-    proof: a file of each checkpoint, which rank 0 writes last. run: in place of DIRECTORY/.cairn-nodes. Other
-    options: of Options. Raises ValueError for options that do not fit.
+    proof: a file of each checkpoint, which rank 0 writes last. tracker: in place of it, a file of DIRECTORY
+    that names its newest checkpoint. run: in place of DIRECTORY/.cairn-nodes. Other options: of Options.
+    Raises ValueError for options that do not fit.
     """
 
     def __init__(
-        self, directory: str, proof: str, *, local: Any, every: Any = 0, run: str = "", **options: Any
+        self,
+        directory: str,
+        proof: str = "",
+        *,
+        tracker: str = "",
+        local: Any,
+        every: Any = 0,
+        run: str = "",
+        **options: Any,
     ):
         if whole("every", every, "a number, at least 2") < 2:
             raise ValueError(f"every={every}: at least 2; the nodes get all but each Nth checkpoint")
         self._options = Options(local=local, every=_NEVER, **options)
-        self._directory, self._proof, self._every = absolute(directory), proof, every
+        self._directory, self._proof, self._tracker = absolute(directory), proof, tracker
+        self._every = every
         self.run = run or os.path.join(self._directory, RUN)
         self._made = 0  # on the nodes, since the last one in the directory
         self._at: Optional[list] = None  # what the training continues from; on rank 0
         self._step = -1  # that `fill` loads
         self._scratch: Optional[_Scratch] = None
         self._parts: dict[str, dict] = {}
+        self._own: dict[str, Any] = {}  # by file: tensors to be saved, or the entries of those in `_opened`
+        self._opened: Optional[TorchOpened] = None
 
-    def save(self, name: str, write: Callable[[Optional[str]], T], last: bool = False) -> T:
+    def save(
+        self,
+        name: str,
+        write: Callable[[Optional[str]], T],
+        last: bool = False,
+        step: Optional[int] = None,
+    ) -> T:
         """Makes the checkpoint DIRECTORY/NAME, there or on the nodes, and returns what `write` does.
 
         write: makes the framework's files in the directory that it is given, and calls `take` for the state
         dicts; or, given None, makes DIRECTORY/NAME. It may be called twice. last: make it in the directory.
+        step: of the training; by default the number at the end of NAME.
         """
-        if (base := self._base(name, last)) is not None:
-            if made := self._on_nodes(name, base[0], write):
+        step = step_of(name) if step is None else step
+        if (base := self._base(name, last or step < 0)) is not None:
+            if made := self._on_nodes(name, step, base[0], write):
                 self._made += 1
                 return made[0]
         result = write(None)
@@ -86,11 +107,30 @@ class NodeSteps:
         """Adds a state dict to the step that is being saved. It must not change before `save` ends."""
         self._parts[part] = state_dict
 
-    def start(self, name: Optional[str], explicit: bool = False) -> Optional[str]:
+    def take_own(self, file: str, tensors: list[torch.Tensor]) -> None:
+        """Adds tensors that only this rank has, in place of a file of the checkpoint. See `take`."""
+        self._own[file] = {str(number): tensor for number, tensor in enumerate(tensors)}
+
+    def read_own(self, file: str) -> list[torch.Tensor]:
+        """What `take_own` had been given on any rank, while `start` calls `read`. Raises CorruptError."""
+        assert self._opened is not None
+        saved = [entry for _, entry in sorted(self._own[file].items())]
+        made = [torch.empty(entry.shape, dtype=TORCH_OF[entry.dtype]) for entry in saved]
+        read_whole(self._opened, [(entry.number, tensor) for entry, tensor in zip(saved, made)])
+        self._opened.check()
+        return made
+
+    def start(
+        self,
+        name: Optional[str],
+        explicit: bool = False,
+        read: Callable[[str], Any] = lambda directory: None,
+    ) -> Optional[str]:
         """A directory with the files of the newest step on the nodes, if the training is to continue from it.
 
         `fill` loads its state dicts; call `close` when the files were read. None: continue from `name`, which
         is what the framework would load. explicit: the user has named it, so it is loaded if it exists.
+        read: called with the directory on all ranks, where files of `take_own` are empty, for `read_own`.
         """
         self.close()
         level, nonce = self._options.level, self._nonce()
@@ -103,7 +143,7 @@ class NodeSteps:
             return None
         self._scratch = _Scratch(_on_this_node(level), nonce)
         try:
-            place = self._resume(lambda step, peers: self._open(step, peers, newest, explicit and name))
+            place = self._resume(lambda step, peers: self._open(step, peers, newest, explicit and name, read))
         except (FileNotFoundError, _OtherTimeline) as why:
             self.close()
             if isinstance(why, _OtherTimeline) and _rank() == 0:
@@ -133,7 +173,7 @@ class NodeSteps:
         """Removes the files."""
         if self._scratch is not None:
             self._scratch.close()
-        self._scratch, self._parts = None, {}
+        self._scratch, self._parts, self._own = None, {}, {}
 
     def holds(self, path: str) -> bool:
         """Whether it is one of the files that `save` is making or `start` has put there."""
@@ -149,6 +189,9 @@ class NodeSteps:
 
     def _identity(self, name: str) -> Optional[list]:
         """Another one if the checkpoint is made again. None if it is not whole."""
+        if self._tracker:
+            newest = self._newest()
+            return newest if newest and newest[0] == name else None
         with contextlib.suppress(OSError):
             proof = os.stat(os.path.join(self._directory, name, self._proof))
             return [name, proof.st_mtime_ns, proof.st_size]
@@ -156,6 +199,11 @@ class NodeSteps:
 
     def _newest(self) -> Optional[list]:
         """The identity of the checkpoint that was made last."""
+        if self._tracker:
+            tracker = pathlib.Path(self._directory, self._tracker)
+            with contextlib.suppress(FileNotFoundError):
+                return [tracker.read_text().strip(), tracker.stat().st_mtime_ns, tracker.stat().st_size]
+            return None
         names = os.listdir(self._directory) if os.path.isdir(self._directory) else []
         return max(filter(None, map(self._identity, names)), key=lambda found: found[1], default=None)
 
@@ -168,12 +216,14 @@ class NodeSteps:
         word = ""
         if _rank() == 0:
             newest, exists = self._newest(), os.path.lexists(os.path.join(self._directory, name))
-            due = self._made + 1 >= self._every or step_of(name) < 0 or newest != self._at
+            due = self._made + 1 >= self._every or newest != self._at
             word = "" if due or last or exists else json.dumps([newest])
         word = _job.agree(f"cairn.torch/nodes/{nonce}", word, seconds)
         return json.loads(word) if word else None
 
-    def _on_nodes(self, name: str, base: Optional[list], write: Callable[[Optional[str]], T]) -> list[T]:
+    def _on_nodes(
+        self, name: str, step: int, base: Optional[list], write: Callable[[Optional[str]], T]
+    ) -> list[T]:
         """The result of `write`; empty if the step was not saved."""
         scratch = self._scratch = _Scratch(_on_this_node(self._options.level), f"{self._nonce()}-{_rank()}")
         made: list[T] = []
@@ -181,8 +231,8 @@ class NodeSteps:
         def commit() -> None:
             told = {"name": name, "base": base, "parts": sorted(self._parts)}
             options = dataclasses.replace(self._options, state={"checkpoint": told})
-            state = {**self._parts, _FILES: {f"rank-{_rank()}": scratch.tensors(name)}}
-            begin(state, self.run, step_of(name), options, CairnPlanner(_holders), (), log=False).result()
+            state = {**self._parts, _FILES: {f"rank-{_rank()}": {**scratch.tensors(name), **self._own}}}
+            begin(state, self.run, step, options, CairnPlanner(_holders), (), log=False).result()
 
         try:
             wrote = _all_do(lambda: made.append(write(scratch.make(name))))
@@ -190,7 +240,9 @@ class NodeSteps:
         finally:
             self.close()
 
-    def _open(self, step: str, peers: dict, newest: Optional[list], name: Any) -> str:
+    def _open(
+        self, step: str, peers: dict, newest: Optional[list], name: Any, read: Callable[[str], Any]
+    ) -> str:
         """Puts the files of this rank, and those of rank 0, into the scratch directory of the node."""
         assert self._scratch is not None
         with contextlib.closing(TorchOpened(step, local=peers or None)) as opened:
@@ -204,9 +256,12 @@ class NodeSteps:
             for part in told["parts"]:
                 self._scratch.make(f"{told['name']}/{part}")
             with self._scratch.locked():
-                for rank in (0, _rank()):
-                    _put(opened, f"rank-{rank}", place)
-            self._step = opened.step
+                self._own = _put(opened, [f"rank-{rank}" for rank in (0, _rank())], place)
+            self._step, self._opened = opened.step, opened
+            try:
+                read(place)
+            finally:
+                self._opened = None
             return place
 
 
@@ -269,11 +324,18 @@ def _mapped(file: Union[str, os.PathLike], shared: bool = False) -> torch.Tensor
     return torch.empty(0, dtype=torch.uint8)
 
 
-def _put(opened: TorchOpened, owner: str, place: str) -> None:
-    """Writes the files that this rank had saved, if the node has not got them yet. Raises CorruptError."""
+def _put(opened: TorchOpened, owners: list[str], place: str) -> dict[str, dict]:
+    """Writes files of these ranks, if the node has not got them yet, and empty ones for `take_own` of all.
+
+    Returns the entries of the latter, by file and number. Raises CorruptError.
+    """
+    own: dict[str, dict] = {}
     for fqn, saved in opened.tensors.items():
         path = opened.texts(fqn)
-        if path[:2] != (_FILES, owner) or os.path.exists(file := os.path.join(place, path[2])):
+        if path[0] == _FILES and len(path) == 4:
+            own.setdefault(path[2], {})[int(path[3])] = saved
+            continue
+        if path[0] != _FILES or path[1] not in owners or os.path.exists(file := os.path.join(place, path[2])):
             continue
         os.makedirs(os.path.dirname(file), exist_ok=True)
         with open(part := f"{file}.part", "wb") as out:
@@ -282,6 +344,9 @@ def _put(opened: TorchOpened, owner: str, place: str) -> None:
         read_whole(opened, [(saved.number, _mapped(part, shared=True))])
         opened.check()
         os.rename(part, file)
+    for name in own:
+        pathlib.Path(place, name).touch()
+    return own
 
 
 def _holders(fqn: str) -> Optional[list[int]]:
