@@ -311,20 +311,6 @@ def guide(rank, world, directory, steps):
         assert saved == ["step-00000002"], saved  # once: the second process has resumed behind it
 
 
-def local_of(directory, name):
-    """Each rank is a node of its own."""
-    return {"local": f"{directory}/{name}/node-{{rank}}", "every": 3, "redundancy": "xor:2"}
-
-
-def remember(directory, name, rank, found):
-    """Adds what a job has seen, by step, to what those before it had, which must be equal."""
-    place = pathlib.Path(directory, f"{name}-seen-{rank}.json")
-    seen = json.loads(place.read_text()) if place.exists() else {}
-    for step, value in found.items():
-        assert seen.setdefault(str(step), value) == value, (name, rank, step)
-    place.write_text(json.dumps(seen))
-
-
 class Counter:
     """An object that accelerate saves in a file."""
 
@@ -340,7 +326,7 @@ class Counter:
 def by_accelerate(rank, world, directory, job, name, how, until, at=None, killed_at=None, local=True, loads=None):
     """accelerate names the checkpoints: one after each iteration. at: the one that must be loaded; killed_at: all die after its save."""
     join(rank, world, directory, f"by-accelerate-{job}")
-    cairn.enable("hf", **(local_of(directory, name) if local else {}))
+    cairn.enable("hf", **(ranks.local_of(directory, name) if local else {}))
     torch.manual_seed(0)
     made, layer = gpt2()
     place = pathlib.Path(directory, name, "project")
@@ -369,10 +355,10 @@ def by_accelerate(rank, world, directory, job, name, how, until, at=None, killed
         seen[counter.steps] = [loss.item(), ranks.digests(model.state_dict())]
         accelerator.save_state()
         if counter.steps == killed_at:
-            remember(directory, name, rank, seen)
+            ranks.remember(directory, name, rank, seen)
             torch.distributed.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
-    remember(directory, name, rank, seen)
+    ranks.remember(directory, name, rank, seen)
 
 
 class Killed(TrainerCallback):
@@ -387,19 +373,19 @@ class Killed(TrainerCallback):
     def on_save(self, args, state, control, **others):
         self.losses = {entry["step"]: entry["loss"] for entry in state.log_history if "loss" in entry}
         if state.global_step == self.killed_at:
-            remember(*self.place, self.losses)
+            ranks.remember(*self.place, self.losses)
             torch.distributed.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def by_trainer(rank, world, directory, jobs, name, how, at=0, killed_at=None, local=True, resume=None):
     """The Trainer, with a save after each of its six steps, and dropout."""
-    cairn.enable("hf", **(local_of(directory, name) if local else {}))
+    cairn.enable("hf", **(ranks.local_of(directory, name) if local else {}))
     sealing, killed = cairn.hf.CairnCallback(), Killed(at, killed_at)
     killed.place = directory, name, rank
     kind = "SHARDED_STATE_DICT" if how == "fsdp" else None
     settings = {"save_steps": 1, "save_total_limit": 2, "store": f"by-trainer-{jobs}"}
     found = job(rank, world, directory, f"{name}/project", gpt2, resume, kind, [sealing, killed], **settings)
-    remember(directory, name, rank, {**killed.losses, "model": found["model"], "optimizer": found["optimizer"]})
+    ranks.remember(directory, name, rank, {**killed.losses, "model": found["model"], "optimizer": found["optimizer"]})
     sealing.wait()
 

@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import hashlib
 import importlib
+import json
 import multiprocessing
 import os
 import pathlib
@@ -85,6 +86,20 @@ def digests(state):
             value = whole.reshape(-1).view(torch.uint8).numpy().tobytes()
         found[name] = hashlib.sha256(value if isinstance(value, bytes) else repr(value).encode()).hexdigest()
     return found
+
+
+def local_of(directory, name):
+    """Each rank is a node of its own."""
+    return {"local": f"{directory}/{name}/node-{{rank}}", "every": 3, "redundancy": "xor:2"}
+
+
+def remember(directory, name, rank, found):
+    """Adds what a job has seen, by step, to what those before it had, which must be equal."""
+    place = pathlib.Path(directory, f"{name}-seen-{rank}.json")
+    seen = json.loads(place.read_text()) if place.exists() else {}
+    for step, value in found.items():
+        assert seen.setdefault(str(step), value) == value, (name, rank, step)
+    place.write_text(json.dumps(seen))
 
 
 def unused_port():
