@@ -11,7 +11,7 @@ from cairn._errors import NotSupported
 
 _Function = TypeVar("_Function", bound=Callable[..., None])
 _MODULES = ("bridge", "deepspeed", "hf", "megatron")
-_LOCAL = ("hf",)
+_LOCAL = ("deepspeed", "hf")
 _WHY_NOT_LOCAL = (
     "the framework names the checkpoint that is loaded, and keeps files of its own in each, "
     "so a step that is only on the nodes would be neither whole nor found"
@@ -23,8 +23,8 @@ def enable(framework: str, *args: Any, **options: Any) -> None:
 
     "hf": accelerate and the Hugging Face Trainer; options: local, every, redundancy, keep_local. "megatron":
     Megatron-LM, and "bridge": Megatron Bridge; options: compress, deadline, allow_pickle. "deepspeed": give
-    the engine, too, after deepspeed.initialize(); option: check. torchtitan is set in its configuration:
-    ``config.checkpoint = cairn.titan.CheckpointManager.Config(...)``.
+    the engine, too, after deepspeed.initialize(); options: check, and as "hf". torchtitan is set in its
+    configuration: ``config.checkpoint = cairn.titan.CheckpointManager.Config(...)``.
     local=DIR keeps checkpoints on the nodes; a framework that cannot do that raises NotSupported.
     Raises ValueError for another framework, ImportError for a version that works differently from those that
     were tried, and the errors of the framework's module, such as `cairn.megatron`.

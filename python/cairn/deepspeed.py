@@ -12,13 +12,17 @@ and `cairn convert` read these files; a change of the number of ranks is an offl
   (NFS), the old one is kept in ``.cairn-partial`` during a rename; after a crash the next start restores it.
 - If a rank cannot write, the save fails on all ranks with its error; the others do not hang in a barrier.
 - ``engine.load_checkpoint`` compares the tag with its seal before it loads a byte, and skips broken tags.
+- With ``local=``, most tags are not in ``DIR``, but only on the nodes: `cairn.torch._nodes.NodeSteps`. There
+  each file is a pickle without its tensors, and these tensors.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import pathlib
+import pickle
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -31,7 +35,8 @@ from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchChe
 
 from cairn._command import CairnError, run
 from cairn._enable import renamed
-from cairn._errors import SaveFailed, rank_name
+from cairn._errors import NotSupported, SaveFailed, rank_name
+from cairn.torch._nodes import NodeSteps
 
 logger = logging.getLogger("cairn.deepspeed")
 
@@ -53,13 +58,15 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         self.zipfile_serialization = zipfile_serialization
         self._directory = self._tag = ""
         self._fault: Optional[str] = None
+        self.nodes: Optional[NodeSteps] = None  # if it saves on the nodes, or loads from them
 
     def create(self, info: Any) -> None:
         """Starts a save. Removes the files of an earlier unfinished one."""
         self._directory, self._tag, self._fault = os.path.abspath(info.save_dir), info.tag, None
         if info.tag != os.path.basename(info.tag) or info.tag.startswith("."):
             raise ValueError(f"the tag {info.tag!r}: give the name of a directory, without a dot before it")
-        _on_rank_0(lambda: _clean(self._directory))
+        if self.nodes is None:
+            _on_rank_0(lambda: _clean(self._directory))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Does nothing: `save` makes the directories, which are elsewhere until the tag is published."""
@@ -67,6 +74,8 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
     def save(self, state_dict: Any, path: str) -> None:
         """Writes a file. Keeps an error until `commit`, which reports it on all ranks."""
         try:
+            if self.nodes is not None:
+                return self.nodes.take_own(os.path.basename(path), _taken_apart(state_dict))
             place = self._place_of(path)
             os.makedirs(os.path.dirname(place), exist_ok=True)
             with open(place, "wb") as file:
@@ -76,11 +85,24 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         except Exception as error:
             self._fault = self._fault or f"{path}: {type(error).__name__}: {error}"
 
+    def preserves_storage_sharing(self) -> bool:
+        """Whether DeepSpeed is to clone what it saves: torch.save would save the whole memory of a view."""
+        return self.nodes is None
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        """Reads a file: of the nodes on the CPU, where DeepSpeed wants it."""
+        if self.nodes is not None and self.nodes.holds(path):
+            return _Unpickler(self.nodes.read_own(os.path.basename(path))).load()
+        return super().load(path, map_location)
+
     def commit(self, info: Any) -> bool:
         """Returns True when the tag is published and on disk. Otherwise raises SaveFailed on all ranks."""
         faults: list = [None] * dist.get_world_size()
         dist.all_gather_object(faults, self._fault and f"{rank_name(dist.get_rank())}: {self._fault}")
-        _on_rank_0(lambda: _publish(self._directory, self._tag, faults))
+        if self.nodes is None:
+            _on_rank_0(lambda: _publish(self._directory, self._tag, faults))
+        elif any(faults):
+            raise SaveFailed("; ".join(filter(None, faults)), 2)
         return True
 
     def _place_of(self, path: str) -> str:
@@ -91,30 +113,147 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         return os.path.join(self._directory, PARTIAL, within)
 
 
-def enable(engine: Any, *, check: str = "bytes") -> None:
+def enable(engine: Any, *, check: str = "bytes", local: Any = None, **options: Any) -> None:
     """Lets a DeepSpeed engine save and load through Cairn. Every rank calls it once, after
     deepspeed.initialize().
 
     check: how engine.load_checkpoint compares a tag with its seal. "bytes" reads every file again on rank 0;
     "sizes" compares names, sizes and times, and only reads files whose time has changed.
-    Raises ValueError for a configuration that writes files without this engine, TypeError for an unknown
-    version of DeepSpeed.
+    local, every, redundancy, keep_local: with local=DIR, one of `every` tags is saved in its directory, and
+    the others stay on the nodes, where engine.load_checkpoint finds them. A tag goes to the directory, too,
+    with engine.save_checkpoint(..., local=False), which the last save of a training should have, and with
+    save_latest=False.
+    Raises ValueError for a configuration that writes files without this engine and for options that do not
+    fit, TypeError for an unknown version of DeepSpeed.
     """
     if check not in _CHECKS:
         raise ValueError(f"check is {check!r}; give one of {', '.join(_CHECKS)}")
     _refuse_unknown(engine)
+    level = {"local": local, **options} if local is not None or options else {}
+    tags = _Tags(engine, level) if level else None
     engine.checkpoint_engine = CairnCheckpointEngine(engine.checkpoint_engine.zipfile_serialization)
     load = engine.load_checkpoint
 
     def load_checkpoint(load_dir: str, tag: Optional[str] = None, *args: Any, **kwargs: Any) -> Any:
         if not engine.load_universal_checkpoint():
+            if tags is not None and (loaded := tags.load(load_dir, tag, *args, **kwargs)):
+                return loaded
             tag = _on_rank_0(lambda: resumable(load_dir, tag, check))
         return load(load_dir, tag, *args, **kwargs)
 
     engine.load_checkpoint = load_checkpoint
+    if tags is not None:
+        engine.save_checkpoint = tags.save
 
 
 use = renamed("use", enable)
+
+
+class _Tags:
+    """The tags of an engine that keeps most of them on the nodes. Raises ValueError for its options."""
+
+    def __init__(self, engine: Any, options: dict):
+        NodeSteps("", **options)
+        self._engine, self._options = engine, options
+        self._save, self._load = engine.save_checkpoint, engine.load_checkpoint
+        self._known: dict[str, NodeSteps] = {}
+
+    def save(
+        self,
+        save_dir: str,
+        tag: Optional[str] = None,
+        client_state: Optional[dict] = None,
+        save_latest: bool = True,
+        *args: Any,
+        local: bool = True,
+        **kwargs: Any,
+    ) -> bool:
+        """Replaces engine.save_checkpoint. It saves in the directory if `local` or `save_latest` is False."""
+        client, step = client_state or {}, self._engine.global_steps
+        tag = f"global_step{step}" if tag is None else str(tag)
+
+        def write(place: Optional[str]) -> bool:
+            if place is not None:
+                return self._on_nodes(nodes, self._save, place, client, False, *args, **kwargs)
+            return self._save(save_dir, tag, client, save_latest, *args, **kwargs)
+
+        if not (save_dir and save_latest):
+            return write(None)
+        nodes = self._nodes(save_dir)
+        return nodes.save(tag, write, last=not local, step=step)
+
+    def load(self, load_dir: str, tag: Optional[str], *args: Any, **kwargs: Any) -> Optional[tuple]:
+        """Loads a tag of the nodes, if the training is to continue from it, and returns the engine's answer.
+
+        None: continue from the directory. Raises NotSupported.
+        """
+        nodes = self._nodes(load_dir)
+        loaded: list = []
+
+        def read(place: str) -> None:
+            states = kwargs.get("load_optimizer_states", args[1] if len(args) > 1 else True)
+            if not states and self._engine.zero_optimization_partition_weights():
+                why = "ZeRO 3 without the optimizer's states reads files, which a tag on the nodes has not"
+                raise NotSupported(f"{load_dir}: {why}; name a tag of the directory", 2)
+            loaded.append(self._on_nodes(nodes, self._load, place, *args, **kwargs))
+
+        try:
+            name = _latest(os.path.abspath(load_dir)) if tag is None else tag
+            return loaded[-1] if nodes.start(name, tag is not None, read) is not None else None
+        finally:
+            nodes.close()
+
+    def _nodes(self, directory: str) -> NodeSteps:
+        place = os.path.abspath(directory)
+        if place not in self._known:
+            self._known[place] = NodeSteps(place, tracker="latest", **self._options)
+        return self._known[place]
+
+    def _on_nodes(self, nodes: NodeSteps, do: Callable, place: str, *args: Any, **kwargs: Any) -> Any:
+        files = self._engine.checkpoint_engine
+        files.nodes = nodes
+        try:
+            return do(os.path.dirname(place), os.path.basename(place), *args, **kwargs)
+        finally:
+            files.nodes = None
+
+
+class _Pickler(pickle.Pickler):
+    """Collects the tensors in place of pickling them."""
+
+    def __init__(self, file: io.BytesIO):
+        super().__init__(file)
+        self.tensors: list[torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> Optional[tuple[int, bool]]:
+        if type(value) is not torch.Tensor:
+            return None
+        number = self._numbers.setdefault(id(value), len(self.tensors))
+        if number == len(self.tensors):
+            self.tensors.append(value)
+        return number, value.requires_grad
+
+
+def _taken_apart(value: Any) -> list[torch.Tensor]:
+    """[the bytes of a pickle, the tensors that it lacks...]"""
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(value)
+    data = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+    return [data, *(tensor.detach() for tensor in pickler.tensors)]
+
+
+class _Unpickler(pickle.Unpickler):
+    """The opposite of _taken_apart. As DeepSpeed's own loader, it trusts the pickle."""
+
+    def __init__(self, parts: list[torch.Tensor]):
+        super().__init__(io.BytesIO(parts[0].numpy().tobytes()))
+        self._tensors = parts[1:]
+
+    def persistent_load(self, which: tuple[int, bool]) -> torch.Tensor:
+        number, requires_grad = which
+        return self._tensors[number].requires_grad_(requires_grad)
 
 
 def _refuse_unknown(engine: Any) -> None:

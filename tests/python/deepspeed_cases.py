@@ -18,6 +18,8 @@ import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401
 import torch.distributed as dist  # noqa: E402
 import torch.utils.cpp_extension  # noqa: E402, F401
+from deepspeed.moe.layer import MoE  # noqa: E402
+from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer  # noqa: E402
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
 
 SETTINGS = [(stage, kind) for stage in (1, 2, 3) for kind in ("fp32", "bf16") if (stage, kind) != (3, "fp32")]
@@ -31,10 +33,10 @@ def join(rank, world, directory, name):
 
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, width=40):
         super().__init__()
         self.embed = torch.nn.Embedding(37, 24)
-        self.inner = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.GELU(), torch.nn.Linear(40, 24))
+        self.inner = torch.nn.Sequential(torch.nn.Linear(24, width), torch.nn.GELU(), torch.nn.Linear(width, 24))
         self.norm = torch.nn.LayerNorm(24)
         self.head = torch.nn.Linear(24, 37, bias=False)
 
@@ -44,7 +46,7 @@ class Model(torch.nn.Module):
         return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-def engine_of(stage, kind, seed, through_cairn=True, **config):
+def engine_of(stage, kind, seed, through_cairn=True, model=Model, options=None, **config):
     torch.manual_seed(seed)
     config = {
         "train_micro_batch_size_per_gpu": 3,
@@ -55,9 +57,12 @@ def engine_of(stage, kind, seed, through_cairn=True, **config):
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 1e-2}},
         **config,
     }
-    engine, *_ = deepspeed.initialize(model=Model(), config=config)
+    made = model()
+    groups = {"params": list(made.parameters()), "name": "all"}
+    parameters = split_params_into_different_moe_groups_for_optimizer(groups) if model is Mixture else None
+    engine, *_ = deepspeed.initialize(model=made, model_parameters=parameters, config=config)
     if through_cairn:
-        cairn.enable("deepspeed", engine)
+        cairn.enable("deepspeed", engine, **(options or {}))
     return engine
 
 
@@ -77,7 +82,8 @@ def weights(engine):
     """Everything that this rank has of the model and, in fp32, of the optimizer."""
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), enabled=engine.zero_optimization_stage() == 3):
         found = {name: tensor.detach().clone() for name, tensor in engine.module.state_dict().items()}
-    for number, (_, state) in enumerate(sorted(engine.optimizer.optimizer.state.items(), key=lambda item: item[0].shape)):
+    states = getattr(engine.optimizer, "optimizer", engine.optimizer).state  # itself, without ZeRO
+    for number, (_, state) in enumerate(sorted(states.items(), key=lambda item: item[0].shape)):
         found.update({f"{number}.{key}": value.clone() for key, value in state.items() if torch.is_tensor(value)})
     return found
 
@@ -337,6 +343,8 @@ def refused(rank, world, directory):
     assert engine.load_checkpoint(f"{directory}/nothing")[0] is None
     for word, attempt in {
         "already": lambda: cairn.enable("deepspeed", engine),
+        "every=0: at least 2": lambda: engine_of(1, "fp32", seed=1, options={"local": directory}),
+        "give local=DIR": lambda: engine_of(1, "fp32", seed=1, options={"every": 2}),
         "one of bytes, sizes": lambda: cairn.enable("deepspeed", engine, check="some"),
         "without a dot": lambda: engine.save_checkpoint(f"{directory}/refused", ".hidden"),
         "name of a directory": lambda: engine.save_checkpoint(f"{directory}/refused", "a/b"),
@@ -344,6 +352,78 @@ def refused(rank, world, directory):
         "use_node_local_storage": lambda: engine_of(1, "fp32", seed=1, checkpoint={"use_node_local_storage": True}),
     }.items():
         ranks.refused(ValueError, word, attempt)
+
+
+def frozen():
+    """With tensors that are large enough for shards of the ranks."""
+    model = Model(width=2000)
+    model.embed.requires_grad_(False)
+    return model
+
+
+def train_on_nodes(engine, run, place, until, tag=None, seen=None):
+    """Trains with a save after each step, and remembers what it has seen. tag: to begin from; seen: the steps that must be loaded."""
+    if seen is not None:
+        path, client = engine.load_checkpoint(run, tag)
+        assert (client and client["seen"]) == seen and engine.global_steps == seen, (path, engine.global_steps, seen)
+    while engine.global_steps < until:
+        losses = train(engine, 1)
+        ranks.remember(*place, {engine.global_steps: [losses, engine.get_lr(), ranks.digests(weights(engine))]})
+        if run:
+            engine.save_checkpoint(run, client_state={"seen": engine.global_steps})
+
+
+class Mixture(Model):
+    """Its first experts are the same on all ranks, of which one saves them; of the others each rank has its own."""
+
+    def __init__(self):
+        super().__init__()
+        shared, own = (MoE(24, torch.nn.Linear(24, 24), num_experts=4, ep_size=size, use_rts=False) for size in (1, 2))
+        self.inner = torch.nn.ModuleList([shared, own])
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.inner:
+            x = x + layer(x)[0]
+        return torch.nn.functional.cross_entropy(self.head(x)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+NODES = [(0, "fp32", frozen), (1, "bf16", frozen), (2, "fp32", frozen), (3, "bf16", frozen), (0, "fp32", Mixture), (2, "bf16", Mixture)]
+
+
+def on_nodes(rank, world, directory, job, until, killed, more):
+    """Trainings of each kind of NODES. killed: all ranks die after the last save. more: local, run; see train_on_nodes."""
+    local, run = more.pop("local", True), more.pop("run", True)
+    join(rank, world, directory, f"on_nodes-{job}")
+    for stage, kind, model in NODES:
+        options = ranks.local_of(directory, "nodes") if local else {}
+        engine = engine_of(stage, kind, seed=2 if "seen" in more else 1, model=model, options=options)
+        name = f"nodes/zero{stage}-{model.__name__}"
+        train_on_nodes(engine, run and f"{directory}/{name}", (directory, name, rank), until, **more)
+    if killed:
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def not_for_nodes(rank, world, directory):
+    """Tags that a rank cannot keep on its node, those that `latest` does not name, and the last one are in the directory."""
+    join(rank, world, directory, "not_for_nodes")
+    run, saved = f"{directory}/not_for_nodes", [".cairn-nodes"]
+    engine = engine_of(1, "bf16", seed=1, options=ranks.local_of(directory, "some"))
+    take_apart = cairn.deepspeed._taken_apart
+    for tag, options in {"kept1": {}, "failed": {}, "best": {"save_latest": False}, "kept2": {}, "last": {"local": False}}.items():
+        train(engine, 1)
+        if (tag, rank) == ("failed", 1):
+            cairn.deepspeed._taken_apart = lambda state: pathlib.Path("/none").read_text()
+        engine.save_checkpoint(run, tag, client_state={"tag": tag}, **options)
+        cairn.deepspeed._taken_apart = take_apart
+        saved += [tag] if "kept" not in tag else []
+        assert names(run) == sorted(saved + ["latest"] * ("failed" in saved)), (tag, names(run))
+        latest = pathlib.Path(run, "latest")
+        assert not latest.exists() or latest.read_text() == [name for name in saved if name != "best"][-1], (tag, latest.read_text())
+        if "kept" in tag or tag == "last":
+            found = engine_of(1, "bf16", seed=2, options=ranks.local_of(directory, "some"))
+            assert found.load_checkpoint(run)[1]["tag"] == tag
 
 
 def guide(rank, world, directory, steps):

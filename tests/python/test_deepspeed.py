@@ -1,5 +1,6 @@
 """`cairn.deepspeed` with the real DeepSpeed: trainings that resume bit by bit, ranks that die, damage, and who else reads the files."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -15,6 +16,7 @@ import ranks  # noqa: E402
 
 class DeepSpeedTest(ranks.RanksCase):
     cases = "deepspeed_cases"
+    jobs = 0
 
     def test_1_a_training_resumes_bit_by_bit(self):
         """And DeepSpeed's own loader, its zero_to_fp32.py and Cairn read the sealed tags."""
@@ -50,7 +52,54 @@ class DeepSpeedTest(ranks.RanksCase):
             self.skipTest("strace is missing, or is not allowed to trace here")
         self.run_ranks("killed_seals", 1)
 
-    def test_7_the_guide(self):
+    def on_nodes(self, until, killed=(), **more):
+        DeepSpeedTest.jobs += 1
+        self.run_ranks("on_nodes", 2, killed=killed, arguments=(DeepSpeedTest.jobs, until, bool(killed), more))
+
+    def check_runs(self, steps, latest, on_nodes=None):
+        """Each training has tags of these steps in its directory, and each node has that of `on_nodes`."""
+        runs = list(pathlib.Path(self.directory, "nodes").glob("zero*/"))
+        for run in runs:
+            names = [name for name in sorted(os.listdir(run)) if not name.endswith(".py")]
+            self.assertEqual(names, [".cairn-nodes", *(f"global_step{step}" for step in steps), "latest"])
+            self.assertEqual((run / "latest").read_text(), f"global_step{latest}")
+            newest = cairn.run(["seal", "--newest", "--hash", run], capture=True).stdout.strip()
+            self.assertEqual(newest, str(run / f"global_step{latest}"))
+        if on_nodes:
+            for node in (0, 1):
+                listed = json.loads(cairn.run(["ls", f"{self.directory}/nodes/node-{node}", "--json"], capture=True).stdout)
+                self.assertEqual([run["steps"][-1]["step"] for run in listed], len(runs) * [on_nodes], listed)
+
+    def test_7_tags_on_the_nodes(self):
+        os.makedirs(nodes := f"{self.directory}/nodes")
+        with self.subTest("killed between two tags of the directory"):
+            self.on_nodes(8, local=False, run=False)
+            self.on_nodes(5, killed=(0, 1))
+            self.check_runs([3], 3, 5)
+        with self.subTest("a lost node"):
+            shutil.rmtree(f"{nodes}/node-1")
+            self.on_nodes(7, seen=5)
+            self.assertIn("rebuilding shard-00001.h5", self.logs("on_nodes", [0]))
+            self.check_runs([3, 6], 6, 7)
+        with self.subTest("a tag is named"):
+            self.on_nodes(7, tag="global_step7", seen=7)
+            self.on_nodes(5, tag="global_step3", seen=3)
+            self.check_runs([3, 4, 6], 4, 5)
+            self.on_nodes(5, seen=5)
+        with self.subTest("all nodes are lost"):
+            for node in (0, 1):
+                shutil.rmtree(f"{nodes}/node-{node}")
+            self.on_nodes(5, seen=4)
+        with self.subTest("latest is set back"):
+            for latest in pathlib.Path(nodes).glob("zero*/latest"):
+                latest.write_text("global_step3")
+            self.on_nodes(3, seen=3)
+            self.assertIn("global_step5 on the nodes follows global_step4, but the newest is global_step3", self.logs("on_nodes", [0]))
+
+    def test_7_tags_that_are_not_for_the_nodes(self):
+        self.run_ranks("not_for_nodes", 2)
+
+    def test_8_the_guide(self):
         for steps in (2, 4):
             self.run_ranks("guide", 1, arguments=(steps,))
 
