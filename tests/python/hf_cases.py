@@ -383,8 +383,9 @@ def by_trainer(rank, world, directory, jobs, name, how, at=0, killed_at=None, lo
     cairn.enable("hf", **(ranks.local_of(directory, name) if local else {}))
     sealing, killed = cairn.hf.CairnCallback(), Killed(at, killed_at)
     killed.place = directory, name, rank
-    kind = "SHARDED_STATE_DICT" if how == "fsdp" else None
-    settings = {"save_steps": 1, "save_total_limit": 2, "store": f"by-trainer-{jobs}"}
+    kind = {"fsdp": "SHARDED_STATE_DICT", "full": "FULL_STATE_DICT", "ddp": None}[how]
+    limit = 2 if local else None  # with one in each step, a checkpoint may be removed while it is sealed
+    settings = {"save_steps": 1, "save_total_limit": limit, "store": f"by-trainer-{jobs}"}
     found = job(rank, world, directory, f"{name}/project", gpt2, resume, kind, [sealing, killed], **settings)
     ranks.remember(directory, name, rank, {**killed.losses, "model": found["model"], "optimizer": found["optimizer"]})
     sealing.wait()
