@@ -107,9 +107,9 @@ std::map<std::string, PeerFiles::Offer> LocalSteps::Offers(int64_t step) const {
 
 // ---- Loading ----
 
-Status LocalSteps::Load(int64_t step, const Loader& load) {
+Status LocalSteps::Load(int64_t step, const Loader& load, bool verify) {
   CAIRN_RETURN_IF_ERROR(Open(step));
-  if (AllShardsThere()) {
+  if (AllShardsThere() && !verify) {
     const Status status = LoadOnce(load);
     const Status agreed = Agree(ranks_, status, "outcome of the load");
     if (agreed.ok() || !IsDamage(agreed.kind())) return status;

@@ -42,9 +42,9 @@ class LocalSteps {
   std::optional<Health> HealthAt(int64_t step) const { return steps_.at(step).health; }
   const Descent& DescentAt(int64_t step) const { return steps_.at(step).descent; }
 
-  // Runs `load`. If files are lost, or some rank's `load` meets damage, verifies and rebuilds the step first.
-  // Returns this rank's outcome.
-  Status Load(int64_t step, const Loader& load);
+  // Runs `load`. If files are lost, or some rank's `load` meets damage, or `verify`: verifies every byte of
+  // the step, and rebuilds what is lost, first. Returns this rank's outcome.
+  Status Load(int64_t step, const Loader& load, bool verify = false);
 
   // Marks steps that are newer than `step` as superseded: they no longer count as the newest.
   Status SetAsideNewerThan(int64_t step);

@@ -130,7 +130,7 @@ void LocalLevel::Release(int64_t step) {
   in_use_.erase(in_use_.find(step));
 }
 
-Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
+Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load, bool verify) {
   LocalSteps local(fs_, place_, request_.nonce, ranks_, *peers_, ReportLine);
   CAIRN_RETURN_IF_ERROR(local.Survey());
   ResumeSteps found;  // on rank 0
@@ -150,12 +150,13 @@ Result<std::optional<ResumeStep>> LocalLevel::Resume(const LoadStep& load) {
   bool lost = false;  // a local step
   for (size_t i = 0; i < steps.size(); ++i) {
     const ResumeStep& step = steps[i];
-    const Status loaded = step.local
-                              ? local.Load(step.step,
+    const Status loaded = step.local ? local.Load(
+                                           step.step,
                                            [&](const PeerFileSystem& files, const std::string& directory) {
                                              return load(directory, files.elsewhere());
-                                           })
-                              : load(step.directory, {});
+                                           },
+                                           verify)
+                                     : load(step.directory, {});
     const Status agreed = Agree(ranks_, loaded, "outcome of the load");
     if (agreed.ok()) {
       const bool notes = lost && ranks_.rank() == 0;

@@ -65,8 +65,8 @@ class LocalLevel {
                                         const std::map<std::string, PeerFileSystem::Place>& elsewhere)>;
   // Collective. Loads the newest step that is whole for all ranks, of the nodes or the run, and sets newer
   // local ones aside. nullopt if no step exists yet. Errors: those of `load` that are not damage, the same on
-  // all ranks; Corrupt if none of the steps can be loaded.
-  Result<std::optional<ResumeStep>> Resume(const LoadStep& load);
+  // all ranks; Corrupt if none of the steps can be loaded. `verify`: as LocalSteps::Load() has it.
+  Result<std::optional<ResumeStep>> Resume(const LoadStep& load, bool verify);
 
   std::mutex sealing;  // held while a seal is made: two saves may use one plan
 

@@ -470,8 +470,8 @@ class Server {
     finished.get_future().wait();
   }
 
-  // {"run"} begins. The answer is a step to load, and the next request, with the "outcome" of that ({} or a
-  // failure), gets the next answer: {"load", "elsewhere", ...}, until
+  // {"run", "verify"} begins. The answer is a step to load, and the next request, with the "outcome" of that
+  // ({} or a failure), gets the next answer: {"load", "elsewhere", ...}, until
   // {"resumed", "in_run"}: whether there was one, and whether the run has it.
   Status Resume(int64_t id, const nlohmann::json& head) {
     const std::lock_guard lock(resuming_.mutex);
@@ -488,12 +488,13 @@ class Server {
     resuming_.asked = id;
     resuming_.running = true;
     resuming_.outcome.reset();
-    Push(saves_, [this, level] {
+    Push(saves_, [this, level, verify = head.value("verify", false)] {
       Result<std::optional<ResumeStep>> resumed = Aborted("");
       const Status status = Caught([&]() -> Status {
-        resumed = level->Resume([&](const auto& directory, const auto& elsewhere) {
+        const auto load = [&](const auto& directory, const auto& elsewhere) {
           return AskToLoad(*level, directory, elsewhere);
-        });
+        };
+        resumed = level->Resume(load, verify);
         return resumed.status();
       });
       const std::lock_guard done(resuming_.mutex);

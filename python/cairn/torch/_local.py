@@ -155,16 +155,23 @@ def _is_due_by_plan(current: Helper, run: str) -> bool:
     return bool(every) and levels.saves[run] >= every
 
 
-def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Callable[[str, dict], T]) -> T:
+def resume(
+    path: Union[str, os.PathLike],
+    local: Local,
+    seconds: int,
+    load: Callable[[str, dict], T],
+    verify: bool = False,
+) -> T:
     """Calls `load(step, peers)` with one step after the other until one is loaded on all ranks.
 
-    peers: for Opened. Raises FileNotFoundError if there is no step yet, CorruptError if none can be loaded,
-    and errors of `load` that are no damage.
+    peers: for Opened. verify: every byte of a step on the nodes, before `load` gets it. Raises
+    FileNotFoundError if there is no step yet, CorruptError if none can be loaded, and errors of `load` that
+    are no damage.
     """
     current, run = helper(), absolute(path)
     if not opened(current, run, local, _job.session.nonce(0, seconds), seconds):
         return load(run, {})
-    reply = current.ask("resume", run=run).fields
+    reply = current.ask("resume", run=run, verify=verify).fields
     while "load" in reply:
         step = reply.pop("load")
         failure: dict = {}
@@ -188,7 +195,7 @@ def resume(path: Union[str, os.PathLike], local: Local, seconds: int, load: Call
 
 def _warn_at_exit() -> None:
     """A job's end may clear the memory of its nodes."""
-    advice = "is only on the nodes; give every=1 to the last save of a training"
+    advice = "is only on the nodes; the last save of a training should not be (every=1)"
     for levels in list(_levels.values()):
         for run, count in levels.saves.items():
             if levels.leads and count:
