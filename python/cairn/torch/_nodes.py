@@ -43,16 +43,89 @@ _ELSEWHERE = ["nodes"]  # the training continues from no checkpoint of the direc
 T = TypeVar("T")
 
 
-class _OtherTimeline(Exception):
-    """The newest step on the nodes is not to be loaded."""
+class OtherTimeline(Exception):
+    """The newest step on the nodes is not to be loaded. Without a message, no warning is needed."""
 
 
-class NodeSteps:
+class NodeRun:
+    """A run whose steps are only on the nodes, and a directory for files on each.
+
+    Every rank makes the same calls. options: see Options. Raises ValueError for those that do not fit.
+    """
+
+    def __init__(self, run: str, **options: Any):
+        self._options = Options(every=_NEVER, **options)
+        self.run = run
+        self._step = -1  # that `newest` has loaded
+        self._scratch: Optional[_Scratch] = None
+
+    def close(self) -> None:
+        """Removes the files."""
+        if self._scratch is not None:
+            self._scratch.close()
+        self._scratch = None
+
+    def holds(self, path: Union[str, os.PathLike]) -> bool:
+        """Whether it is in the directory for files."""
+        return self._scratch is not None and os.fspath(path).startswith(self._scratch.make(""))
+
+    def newest(self, load: Callable[[str, dict], T], otherwise: Optional[str]) -> Optional[T]:
+        """What `load` returns for the newest step that the nodes can supply, once its bytes are verified.
+
+        load: see _local.resume; raises OtherTimeline. None, with a warning that says why: the training
+        continues from `otherwise`.
+        """
+
+        def first(step: str, peers: dict) -> T:
+            self._step = step_of(step)
+            return load(step, peers)
+
+        try:
+            return self._resume(first, verify=True)
+        except FileNotFoundError:
+            return None
+        except (OtherTimeline, CorruptError) as why:
+            if str(why) and _rank() == 0:
+                logger.warning("%s; continuing from %s", why, otherwise or "the start")
+            return None
+
+    def again(self, load: Callable[[str, dict], T]) -> T:
+        """Loads more of that step. Raises CorruptError if it is lost, and then gives it up."""
+
+        def same(step: str, peers: dict) -> T:
+            if step_of(step) != self._step:
+                raise OtherTimeline(f"step {self._step} is damaged")
+            return load(step, peers)
+
+        try:
+            return self._resume(same)
+        except (OtherTimeline, CorruptError) as why:
+            give_up_local(self.run, str(why))
+            raise CorruptError(f"{self.run}: {why}; it is given up, so start again", 1) from None
+
+    def _nonce(self) -> str:
+        return _job.session.nonce(0, self._options.seconds)
+
+    def _make_scratch(self, word: str) -> _Scratch:
+        """word: the directory's name. Ranks of one node that give the same word share it."""
+        assert self._options.level is not None
+        parent = self._options.level.directory.replace("{rank}", str(_rank()))
+        self._scratch = _Scratch(parent, word)
+        return self._scratch
+
+    def _resume(self, load: Callable[[str, dict], T], verify: bool = False) -> T:
+        level = self._options.level
+        assert level is not None
+        loaded = _local.resume(self.run, level, self._options.seconds, load, verify)
+        _local.saved_elsewhere(helper(), self.run)
+        return loaded
+
+
+class NodeSteps(NodeRun):
     """The checkpoints of one directory. Every rank makes the same calls.
 
     proof: a file of each checkpoint, which rank 0 writes last. tracker: in place of it, a file of DIRECTORY
-    that names its newest checkpoint. run: in place of DIRECTORY/.cairn-nodes. Other options: of Options.
-    Raises ValueError for options that do not fit.
+    that names its newest checkpoint. run: in place of DIRECTORY/.cairn-nodes. options: as those of NodeRun.
     """
 
     def __init__(
@@ -68,14 +141,11 @@ class NodeSteps:
     ):
         if whole("every", every, "a number, at least 2") < 2:
             raise ValueError(f"every={every}: at least 2; the nodes get all but each Nth checkpoint")
-        self._options = Options(local=local, every=_NEVER, **options)
+        super().__init__(run or os.path.join(absolute(directory), RUN), local=local, **options)
         self._directory, self._proof, self._tracker = absolute(directory), proof, tracker
         self._every = every
-        self.run = run or os.path.join(self._directory, RUN)
         self._made = 0  # on the nodes, since the last one in the directory
         self._at: Optional[list] = None  # what the training continues from; on rank 0
-        self._step = -1  # that `fill` loads
-        self._scratch: Optional[_Scratch] = None
         self._parts: dict[str, dict] = {}
         self._own: dict[str, Any] = {}  # by file: tensors to be saved, or the entries of those in `_opened`
         self._opened: Optional[TorchOpened] = None
@@ -133,7 +203,7 @@ class NodeSteps:
         read: called with the directory on all ranks, where files of `take_own` are empty, for `read_own`.
         """
         self.close()
-        level, nonce = self._options.level, self._nonce()
+        nonce = self._nonce()
         self._at = self._identity(name) if name else None
         goes_back = explicit and os.path.lexists(os.path.join(self._directory, name or ""))
         word = json.dumps([self._newest(), goes_back, os.path.isdir(self.run)])
@@ -141,51 +211,27 @@ class NodeSteps:
         newest, goes_back, any_steps = json.loads(word)
         if goes_back or not any_steps:
             return None
-        self._scratch = _Scratch(_on_this_node(level), nonce)
+        self._make_scratch(nonce)
+        place = None
         try:
-            place = self._resume(lambda step, peers: self._open(step, peers, newest, explicit and name, read))
-        except (FileNotFoundError, _OtherTimeline) as why:
-            self.close()
-            if isinstance(why, _OtherTimeline) and _rank() == 0:
-                logger.warning("%s; continuing from %s", why, name or "the start")
-            return None
-        except BaseException:
-            self.close()
-            raise
-        self._at = _ELSEWHERE
+            place = self.newest(
+                lambda step, peers: self._open(step, peers, newest, explicit and name, read), otherwise=name
+            )
+        finally:
+            if place is None:
+                self.close()
+        if place is not None:
+            self._at = _ELSEWHERE
         return place
 
     def fill(self, part: str, state_dict: dict) -> None:
-        """Loads what `take` had been given. Raises CorruptError if it is lost, and then gives up the step."""
-
-        def load(step: str, peers: dict) -> None:
-            if step_of(step) != self._step:
-                raise _OtherTimeline(f"step {self._step} is damaged")
-            fill({part: state_dict}, step, False, CairnLoadPlanner(), peers)
-
-        try:
-            self._resume(load)
-        except (_OtherTimeline, CorruptError) as error:
-            give_up_local(self.run, str(error))
-            raise CorruptError(f"{self.run}: {error}; it is given up, so start again", 1) from None
+        """Loads what `take` had been given. Raises as `again`."""
+        self.again(lambda step, peers: fill({part: state_dict}, step, False, CairnLoadPlanner(), peers))
 
     def close(self) -> None:
-        """Removes the files."""
-        if self._scratch is not None:
-            self._scratch.close()
-        self._scratch, self._parts, self._own = None, {}, {}
-
-    def holds(self, path: str) -> bool:
-        """Whether it is one of the files that `save` is making or `start` has put there."""
-        return self._scratch is not None and path.startswith(self._scratch.make(""))
-
-    def _nonce(self) -> str:
-        return _job.session.nonce(0, self._options.seconds)
-
-    def _resume(self, load: Callable[[str, dict], T]) -> T:
-        level = self._options.level
-        assert level is not None
-        return _local.resume(self.run, level, self._options.seconds, load)
+        """Removes the files that `save` was making, or `start` has put there."""
+        super().close()
+        self._parts, self._own = {}, {}
 
     def _identity(self, name: str) -> Optional[list]:
         """Another one if the checkpoint is made again. None if it is not whole."""
@@ -225,7 +271,7 @@ class NodeSteps:
         self, name: str, step: int, base: Optional[list], write: Callable[[Optional[str]], T]
     ) -> list[T]:
         """The result of `write`; empty if the step was not saved."""
-        scratch = self._scratch = _Scratch(_on_this_node(self._options.level), f"{self._nonce()}-{_rank()}")
+        scratch = self._make_scratch(f"{self._nonce()}-{_rank()}")
         made: list[T] = []
 
         def commit() -> None:
@@ -249,15 +295,15 @@ class NodeSteps:
             told = opened.state["checkpoint"]
             if told["base"] != newest:
                 after, now = (found[0] if found else "no checkpoint" for found in (told["base"], newest))
-                raise _OtherTimeline(f"{told['name']} on the nodes follows {after}, but the newest is {now}")
+                raise OtherTimeline(f"{told['name']} on the nodes follows {after}, but the newest is {now}")
             if name and told["name"] != name:
-                raise _OtherTimeline(f"{name} is not on the nodes, which have {told['name']}")
+                raise OtherTimeline(f"{name} is not on the nodes, which have {told['name']}")
             place = self._scratch.make(told["name"])
             for part in told["parts"]:
                 self._scratch.make(f"{told['name']}/{part}")
             with self._scratch.locked():
                 self._own = _put(opened, [f"rank-{rank}" for rank in (0, _rank())], place)
-            self._step, self._opened = opened.step, opened
+            self._opened = opened
             try:
                 read(place)
             finally:
@@ -351,11 +397,6 @@ def _put(opened: TorchOpened, owners: list[str], place: str) -> dict[str, dict]:
 
 def _holders(fqn: str) -> Optional[list[int]]:
     return [_rank()] if fqn.startswith(f"{_FILES}.") else None
-
-
-def _on_this_node(level: Optional[_local.Local]) -> str:
-    assert level is not None
-    return level.directory.replace("{rank}", str(_rank()))
 
 
 def _rank() -> int:
