@@ -18,6 +18,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardedOptimStateDi
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+import cairn.torch as cairn_torch  # noqa: E402
+
 
 class Odd(torch.nn.Module):
     """Rows that no number of ranks divides, fewer rows than ranks, a frozen weight, and a count that is not a parameter."""
@@ -65,6 +68,23 @@ def train(model, optimizer, spec):
         optimizer.zero_grad()
 
 
+def resume(model, optimizer, directory):
+    """At any number of ranks, in place. The optimizer's states exist after a step that changes nothing."""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates):
+        group["lr"] = rate
+    weights, states = model.state_dict(), optimizer.state_dict()
+    loaded = cairn_torch.load({**weights, "optimizer": states}, directory, strict=False)
+    assert all(name.startswith("optimizer.param_groups.") for name in loaded.missing_keys), loaded.missing_keys
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(states)
+
+
 def save_as_verl(model, optimizer, out, rank, world):
     """utils/checkpoint/fsdp_checkpoint_manager.py."""
     if isinstance(model, FullyShardedDataParallel):
@@ -106,7 +126,10 @@ def job(rank, spec, out, port):
     torch.distributed.init_process_group("gloo", init_method=f"file://{out}.store", rank=rank, world_size=spec["world"])
     model = parallel(built(spec), spec)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-    train(model, optimizer, spec)
+    if "from" in spec:
+        resume(model, optimizer, os.path.join(os.path.dirname(out), spec["from"]))
+    else:
+        train(model, optimizer, spec)
     whole, states = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
     if rank == 0:
         moments = {f"{name}.{key}": value for name, held in states["state"].items() for key, value in held.items()}

@@ -40,7 +40,7 @@ bool HoldsWeights(const CheckpointSource& source) {
 void NoteConfig(const OpenedSource& opened, Notes& notes) {
   const std::string& directory = opened.foreign->directory();
   if (opened.foreign->manifest().model.architecture || !HoldsWeights(*opened.foreign)) return;
-  for (const std::string& beside : {directory, JoinPath(directory, "huggingface")})
+  for (const std::string& beside : DirectoriesOfConfig(directory))
     if (opened.fs().Stat(JoinPath(beside, "config.json")).ok())
       notes.push_back(fmt::format("note: --config {} reads {} as the model of that config.json", beside,
                                   opened.foreign->name()));
@@ -160,6 +160,10 @@ std::vector<std::string> OpenedSource::LeftBehind() const {
   return log->Unread(path);
 }
 
+std::vector<std::string> DirectoriesOfConfig(const std::string& weights) {
+  return {weights, JoinPath(weights, "huggingface")};
+}
+
 Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument, const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const Place place, Locate(fs, argument));
   return OpenPlace(fs, place, options);
@@ -186,8 +190,8 @@ Result<OpenedSource> OpenWeights(FileSystem& fs, const std::string& argument, co
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
   Result<OpenedSource> weights = OpenAny(fs, place, without, of_weights);
-  Report(options, weights.ok() ? of_weights : notes);
-  if (!weights.ok()) return opened;
+  Report(options, of_weights);
+  if (!weights.ok()) return weights;
   if (cast && LacksMasters(*weights, *cast))
     return Status(opened.status().kind(), opened.status().message() + ": 16-bit ones, not their masters");
   const std::string why = opened.status().message();

@@ -37,6 +37,10 @@ struct OpenedSource {
   // The files next to another system's checkpoint that were neither read nor copied (ReadLog::Unread).
   std::vector<std::string> LeftBehind() const;
 };
+// Where a training keeps config.json and tokenizer: beside its weights, or, as verl and SkyRL do, in a
+// directory there.
+std::vector<std::string> DirectoriesOfConfig(const std::string& weights);
+
 // Steps that do not open are skipped, with a note; with the format "native" no other is taken.
 // `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 // Errors: NotFound, Corrupt, NotSupported naming the path.
@@ -45,9 +49,10 @@ Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument,
 Result<OpenedSource> OpenPlace(FileSystem& fs, const Place& place, const OpenOptions& options);
 
 // The same for a result without an optimizer: if the optimizer's state has a form that is not read, the
-// source is read without it, and a note says why. A file of it that is missing or damaged is an error all the
-// same. If `cast` is another type than that of 16-bit weights, their masters are what is published: then the
-// optimizer's state is left behind only if `options` allow it.
+// source is read without it, and a note says why; if that fails, too, the error is of the weights. A file of
+// it that is missing or damaged is an error all the same. If `cast` is another type than that of 16-bit
+// weights, their masters are what is published: then the optimizer's state is left behind only if `options`
+// allow it.
 Result<OpenedSource> OpenWeights(FileSystem& fs, const std::string& argument, const OpenOptions& options,
                                  std::optional<Dtype> cast = {});
 

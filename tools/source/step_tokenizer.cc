@@ -1,6 +1,7 @@
 #include "tools/source/step_tokenizer.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "convert/formats/hugging_face/block_scaled.h"
 #include "convert/formats/hugging_face/weight_files.h"
@@ -41,9 +42,12 @@ FileCopies Copied(const OpenedSource& opened, FileCopies files) {
 
 Result<FileCopies> TokenizerOf(const OpenedSource& opened) {
   FileSystem& fs = opened.step.fs();
-  CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerOf(fs, opened.source().directory()));
-  if (opened.log && fs.List(opened.path).ok()) {
-    CAIRN_ASSIGN_OR_RETURN(FileCopies beside, TokenizerOf(fs, opened.path));
+  std::vector<std::string> places = DirectoriesOfConfig(opened.source().directory());
+  if (opened.log) places.push_back(opened.path);
+  CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerOf(fs, places.front()));
+  for (const std::string& place : places | std::views::drop(1)) {
+    if (!fs.List(place).ok()) continue;
+    CAIRN_ASSIGN_OR_RETURN(FileCopies beside, TokenizerOf(fs, place));
     files.merge(beside);
   }
   CAIRN_RETURN_IF_ERROR(AddLoading(opened, files));
