@@ -16,7 +16,8 @@ from cairn_cli import CliTest  # noqa: E402
 
 COMMON = {"train_micro_batch_size_per_gpu": 4, "zero_allow_untested_optimizer": True}
 BF16 = {"bf16": {"enabled": True}}
-CONFIGS = {"fp32": {"world": 4, "config": COMMON}, "bf16": {"world": 4, "config": COMMON | BF16}}
+CONFIGS = {"fp32": {"world": 4, "config": COMMON}, "bf16": {"world": 4, "config": COMMON | BF16},
+           "bf16-two-sizes": {"world": 4, "ep": [4, 2], "config": COMMON | BF16}}
 
 
 def zero(stage, ranks, ep, more=BF16, **settings):

@@ -161,9 +161,27 @@ Result<std::vector<RankOptimizer>> ExpertOptimizers(RankSlices& ranks, std::vect
   return found;
 }
 
+size_t ExpertParallelSize(const PyValue& group, const RankOptimizer& own) {
+  constexpr std::string_view kName = "ep_size_";
+  std::string_view name = AsText(Find(group, "name")).value_or("");
+  if (!name.starts_with(kName)) return own.size;
+  name.remove_prefix(kName.size());
+  return std::min(ParseNumber<size_t>(name, 1).value_or(own.size), own.size);
+}
+
+bool HasExpert(const std::string& name, const ExpertCounts& counts, size_t rank, size_t size) {
+  const auto expert = ExpertIn(name);
+  return expert && *expert * size / counts.at(PrefixOf(name)) == rank % size;
+}
+
 std::vector<const RankSlice*> TrainedBy(const RankSlices& ranks, size_t model_rank,
                                         const RankOptimizer& own) {
   const ExpertCounts counts = ExpertsByMixture(ranks);
+  const PyValue* inner = Find(*own.optimizer, "optimizer_state_dict");
+  const PyValue* groups = Find(inner ? *inner : *own.optimizer, "param_groups");
+  std::set<size_t> sizes = {own.size};
+  for (size_t g = 0; const PyValue* group = ItemOf(groups, g); ++g)
+    sizes.insert(ExpertParallelSize(*group, own));
   const std::set<std::string> buffers = BufferNamesOf(ranks.models[model_rank].root());
   std::vector<const RankSlice*> weights;
   for (const RankSlice& slice : ranks.slices) {
@@ -172,7 +190,8 @@ std::vector<const RankSlice*> TrainedBy(const RankSlices& ranks, size_t model_ra
     if (slice.tp != static_cast<int>(model_rank) % ranks.layers.tp || !slice.is_weight() ||
         buffers.contains(name))
       continue;
-    if (!expert || *expert * own.size / counts.at(PrefixOf(name)) == own.rank) weights.push_back(&slice);
+    const auto has = [&](size_t size) { return HasExpert(name, counts, own.rank, size); };
+    if (!expert || std::ranges::any_of(sizes, has)) weights.push_back(&slice);
   }
   return weights;
 }

@@ -43,6 +43,12 @@ struct RankOptimizer {
 // not share the experts evenly.
 Result<std::vector<RankOptimizer>> ExpertOptimizers(RankSlices& ranks, std::vector<TorchFile>& opened);
 
+// Over how many ranks the experts of this group of `own` are cut, as its name says: mixtures may differ in
+// it. Ranks beyond that number have copies.
+size_t ExpertParallelSize(const PyValue& group, const RankOptimizer& own);
+// Whether a parameter is of an expert that expert parallel rank `rank` has if its mixture is cut in `size`.
+bool HasExpert(const std::string& name, const ExpertCounts& counts, size_t rank, size_t size);
+
 // The weights that such an optimizer trains, in the order of the model: those of no expert, and its experts'.
 // They are valid until slices are added.
 std::vector<const RankSlice*> TrainedBy(const RankSlices& ranks, size_t model_rank, const RankOptimizer& own);

@@ -27,11 +27,13 @@ class UnshardedReader {
  public:
   UnshardedReader(RankSlices& ranks, size_t rank, const RankOptimizer& own, OptimizerFacts& facts)
       : ranks_(ranks),
+        own_(own),
         file_(*own.file),
         tp_(static_cast<int>(rank) % ranks.layers.tp),
         facts_(facts),
         values_(ranks.fs, ranks.directory(), ranks.builder),
         weights_(TrainedBy(ranks, rank, own)),
+        experts_(ExpertsByMixture(ranks)),
         taken_(weights_.size()) {}
 
   Status Read(const PyValue& optimizer) {
@@ -50,7 +52,7 @@ class UnshardedReader {
     for (size_t g = 0; g < groups->items.size(); ++g) {
       const PyValue* ids = Find(*groups->items[g], "params");
       group_ = g;
-      of_experts_ = IsOfExperts(*groups->items[g]);
+      experts_cut_ = IsOfExperts(*groups->items[g]) ? ExpertParallelSize(*groups->items[g], own_) : 0;
       if (flat)
         CAIRN_RETURN_IF_ERROR(ReadMaster(ItemOf(flat, g), ItemOf(ids, 0), true, "a flat group's masters"));
       const PyValue* own = flat ? nullptr : ItemOf(masters, g);
@@ -87,7 +89,9 @@ class UnshardedReader {
   Result<size_t> WeightOf(const StoredArray& master, uint64_t begin, bool flat) {
     for (size_t w = 0; w < weights_.size(); ++w) {
       const StoredArray& weight = weights_[w]->tensor;
-      if (taken_[w] || IsOfExpert(weight.name) != of_experts_) continue;
+      const bool mine =
+          experts_cut_ ? HasExpert(weight.name, experts_, own_.rank, experts_cut_) : !IsOfExpert(weight.name);
+      if (taken_[w] || !mine) continue;
       if (!flat && (master.transposed != weight.transposed || !(master.shape == weight.shape))) continue;
       if (flat && weight.transposed) return NotSupported("{} is stored transposed", weight.name);
       CAIRN_ASSIGN_OR_RETURN(const bool rounds, values_.Rounds(master, begin, weight));
@@ -181,16 +185,18 @@ class UnshardedReader {
   }
 
   RankSlices& ranks_;
+  const RankOptimizer& own_;
   const TorchFile& file_;
   const int tp_;
   OptimizerFacts& facts_;
   MegatronOptimizer values_;
   const std::vector<const RankSlice*> weights_;  // the trained ones, in the order of the model
-  std::vector<bool> taken_;                      // of these
+  const ExpertCounts experts_;
+  std::vector<bool> taken_;  // of the weights
   const PyValue* states_ = nullptr;
   bool steps_differ_ = false;
-  size_t group_ = 0;         // that is read
-  bool of_experts_ = false;  // whether its parameters are
+  size_t group_ = 0;        // that is read
+  size_t experts_cut_ = 0;  // over how many ranks, if its parameters are of experts
   std::vector<RankSlice> found_;
   std::vector<std::vector<std::string>> groups_;     // stored names of each group's weights
   nlohmann::json state_ = nlohmann::json::object();  // param_groups, optimizer_step, loss_scale
