@@ -388,7 +388,7 @@ class Mixture(Model):
         return torch.nn.functional.cross_entropy(self.head(x)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-NODES = [(0, "fp32", frozen), (1, "bf16", frozen), (2, "fp32", frozen), (3, "bf16", frozen), (0, "fp32", Mixture), (2, "bf16", Mixture)]
+NODES = [(0, "fp32", frozen), (1, "bf16", frozen), (2, "fp32", frozen), (3, "bf16", frozen), (0, "bf16", Mixture), (2, "bf16", Mixture)]
 
 
 def on_nodes(rank, world, directory, job, until, killed, more):

@@ -81,8 +81,12 @@ class DeepSpeedTest(ranks.RanksCase):
             self.on_nodes(7, seen=5)
             self.assertIn("rebuilding shard-00001.h5", self.logs("on_nodes", [0]))
             self.check_runs([3, 6], 6, 7)
-        with self.subTest("a tag is named"):
+        with self.subTest("a damaged node, and a tag that is only on the nodes"):
+            for shard in pathlib.Path(nodes).glob("node-0/*/step-00000007/shard-00000.h5"):
+                ranks.flip(shard, os.path.getsize(shard) // 2)
             self.on_nodes(7, tag="global_step7", seen=7)
+            self.assertIn("rebuilding shard-00000.h5", self.logs("on_nodes", [0]))
+        with self.subTest("a tag of the directory is named"):
             self.on_nodes(5, tag="global_step3", seen=3)
             self.check_runs([3, 4, 6], 4, 5)
             self.on_nodes(5, seen=5)
