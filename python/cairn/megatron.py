@@ -13,6 +13,7 @@ the classes that Megatron allows.
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import functools
 import hashlib
@@ -22,6 +23,7 @@ import pathlib
 import pickle
 import re
 import tempfile
+from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 import megatron.core
@@ -37,6 +39,7 @@ from cairn._boxes import Box, read_boxes
 from cairn._enable import renamed
 from cairn._errors import CorruptError, NotSupported
 from cairn._megatron_layout import layout_of, take_common, with_prepended_axes
+from cairn._megatron_nodes import FILES, Nodes
 from cairn._steps import steps
 from cairn.torch._device import buffer_of
 from cairn.torch._dtypes import TORCH_OF
@@ -48,6 +51,7 @@ from cairn.torch._saving import Save, SaveHandle
 
 BACKEND = "cairn"  # in metadata.json: a Megatron without Cairn reports it as unknown
 COMMON = "common.pt"
+_LEVEL = ("local", "every", "redundancy", "keep_local")
 _KNOWN = ((0, 16), (0, 20))  # the first and the last tested version of Megatron-Core
 
 Path = Union[str, os.PathLike]
@@ -63,6 +67,7 @@ def _version() -> tuple[int, int]:
 
 
 _VERSION = _version()
+_nodes: Optional[Nodes] = None
 
 
 class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
@@ -91,9 +96,12 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         return _async_request_class(async_strategy)(_wait_for, (running.path,), [running.finish])
 
     def _begin(self, sharded_state_dict: dict, directory: Path, log: bool = True) -> SaveHandle:
-        state = self._state(sharded_state_dict, directory)
-        options = Options(compress=self._compress, deadline=self._deadline, state=state)
-        save = Save(directory, _step_of(directory), options, log, events=False)
+        state, step = self._state(sharded_state_dict, directory), _step_of(directory)
+        if _nodes is not None and _nodes.holds(directory):
+            save = _nodes.begin(sharded_state_dict, directory, step, state, log)
+        else:
+            options = Options(compress=self._compress, deadline=self._deadline, state=state)
+            save = Save(directory, step, options, log, events=False)
         try:
             return save.hand_over(save.stage(layout_of(sharded_state_dict)))
         except BaseException as error:
@@ -115,7 +123,8 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
             os.replace(partial, common)  # an iteration that is saved again has a whole one at any moment
         with open(common, "rb") as file:
             os.fsync(file.fileno())
-        return {COMMON: _digest(common), "mesh": _mesh()}
+        token = {} if _nodes is None else _nodes.token(directory)
+        return {COMMON: _digest(common), "mesh": _mesh(), **token}
 
 
 def _mesh() -> str:
@@ -144,17 +153,22 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
 
     def load(self, sharded_state_dict: dict, checkpoint_dir: Path, *args: Any, **kwargs: Any) -> dict:
         """Fills the tensors in place. Raises LoadMismatch (naming all), PickleRefused, CorruptError."""
+        if _nodes is not None and _nodes.opened(checkpoint_dir) is not None:
+            return _nodes.load(lambda opened: self._read(opened, sharded_state_dict))
         if not _is_ours(checkpoint_dir):
             return super().load(sharded_state_dict, checkpoint_dir, *args, **kwargs)
         with contextlib.closing(_open(checkpoint_dir)) as opened:
-            wanted = list(nested_values(sharded_state_dict))
-            _refuse_mismatch(opened, wanted)
-            others = [item for item in wanted if isinstance(item, ShardedObject)]
-            objects = {id(item): self._object(opened, item) for item in others}
-            tensors = [item for item in wanted if isinstance(item, ShardedTensor)]
-            boxes = [_box(opened, item) for item in tensors]  # gives them memory
-            read_boxes(opened, boxes, buffer_of([item.data for item in tensors]))
-            opened.check()
+            return self._read(opened, sharded_state_dict)
+
+    def _read(self, opened: TorchOpened, sharded_state_dict: dict) -> dict:
+        wanted = list(nested_values(sharded_state_dict))
+        _refuse_mismatch(opened, wanted)
+        others = [item for item in wanted if isinstance(item, ShardedObject)]
+        objects = {id(item): self._object(opened, item) for item in others}
+        tensors = [item for item in wanted if isinstance(item, ShardedTensor)]
+        boxes = [_box(opened, item) for item in tensors]  # gives them memory
+        read_boxes(opened, boxes, buffer_of([item.data for item in tensors]))
+        opened.check()
         return dict_list_map_outplace(
             lambda item: objects[id(item)] if id(item) in objects else item.data, sharded_state_dict
         )
@@ -162,14 +176,15 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
     def load_tensors_metadata(self, checkpoint_dir: Path, *args: Any, **kwargs: Any) -> dict:
         if not _is_ours(checkpoint_dir):
             return super().load_tensors_metadata(checkpoint_dir, *args, **kwargs)
-        with contextlib.closing(_open(checkpoint_dir)) as opened:
+        with _described(checkpoint_dir) as opened:
             return _tensors_of(opened)
 
     def load_sharded_metadata(self, checkpoint_dir: Path) -> dict:
         if not _is_ours(checkpoint_dir):
             return super().load_sharded_metadata(checkpoint_dir)
-        with contextlib.closing(_open(checkpoint_dir)) as opened:
-            objects = {key: ShardedObject.empty_from_unique_key(key) for key in opened.objects}
+        with _described(checkpoint_dir) as opened:
+            keys = [key for key in opened.objects if key != FILES]
+            objects = {key: ShardedObject.empty_from_unique_key(key) for key in keys}
             return {**objects, **_tensors_of(opened)}
 
     def remove_sharded_tensors(self, checkpoint_dir: str, key_prefix: str) -> None:
@@ -232,7 +247,18 @@ def _step_of(directory: Path) -> int:
 
 
 def _is_ours(directory: Path) -> bool:
-    return bool(steps(pathlib.Path(directory)))
+    on_nodes = _nodes is not None and _nodes.opened(directory) is not None
+    return on_nodes or bool(steps(pathlib.Path(directory)))
+
+
+@contextlib.contextmanager
+def _described(directory: Path) -> Iterator[TorchOpened]:
+    """The directory's step, for its names and shapes."""
+    if _nodes is not None and (found := _nodes.opened(directory)) is not None:
+        yield found
+        return
+    with contextlib.closing(_open(directory)) as opened:
+        yield opened
 
 
 def _open(directory: Path) -> TorchOpened:
@@ -316,19 +342,32 @@ else:
 
 
 def split_options(options: dict) -> tuple[dict, dict]:
-    """Returns (options of CairnSaveStrategy, options of CairnLoadStrategy). Raises TypeError for others."""
+    """Returns (options of CairnSaveStrategy, options of CairnLoadStrategy), and keeps those of `Nodes`.
+
+    Raises TypeError for others, ValueError for steps on the nodes without local=.
+    """
+    global _nodes
+    level = {name: value for name in _LEVEL if (value := options.pop(name, None)) is not None}
     unknown = sorted(options.keys() - {"compress", "deadline", "allow_pickle"})
     if unknown:
         raise TypeError(f"unknown options of cairn.megatron: {', '.join(unknown)}")
-    reading = {name: value for name, value in options.items() if name == "allow_pickle"}
-    return {name: value for name, value in options.items() if name not in reading}, reading
+    _nodes = Nodes(deadline=options.get("deadline", 600.0), **level) if level else None
+    reading = {name: options.pop(name) for name in ("allow_pickle",) if name in options}
+    return options, reading
+
+
+def nodes() -> Optional[Nodes]:
+    """The checkpoints on the nodes that the last `enable` has asked for."""
+    return _nodes
 
 
 def enable(**options: Any) -> None:
     """Lets Megatron-LM save and load with Cairn. Call it before `pretrain`.
 
     It needs ``--ckpt-format torch_dist``, which is the default.
-    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Others: TypeError.
+    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy; local, redundancy
+    and keep_local of cairn.torch.Options: checkpoints of ``--non-persistent-save-interval`` are then only on
+    the nodes. Others: TypeError.
     """
     from megatron.training import checkpointing
 
@@ -346,6 +385,30 @@ def enable(**options: Any) -> None:
     else:
         checkpointing.TorchDistSaveShardedStrategy = saving
         checkpointing.TorchDistLoadShardedStrategy = loading
+    if not hasattr(checkpointing.get_args, "__wrapped__"):
+        _look_on_nodes(checkpointing)
+
+
+def _look_on_nodes(checkpointing: Any) -> None:
+    """A save or a load begins with get_args(), and a load then looks for the newest checkpoint."""
+    get_args, load = checkpointing.get_args, checkpointing._load_base_checkpoint
+
+    @functools.wraps(get_args)
+    def given() -> Any:
+        args = get_args()
+        if _nodes is not None:
+            _nodes.take(args)
+        return args
+
+    def loading(load_dir: Any, args: Any, rank0: bool = False, **more: Any) -> Any:
+        if _nodes is not None and load_dir != args.load:  # another model, which has no steps on the nodes
+            args = copy.copy(args)
+            args.non_persistent_ckpt_type = None
+        elif _nodes is not None and rank0 and dist.is_initialized():
+            _nodes.find(args)
+        return load(load_dir, args, rank0=rank0, **more)
+
+    checkpointing.get_args, checkpointing._load_base_checkpoint = given, loading
 
 
 patch = renamed("patch", enable)

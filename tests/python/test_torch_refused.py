@@ -28,11 +28,6 @@ class Quantized(Wrapper):
 class RefusedTest(ProcessTest):
     """One process, through the real helper."""
 
-    def test_frameworks_that_keep_no_steps_on_the_nodes_say_so(self):
-        for framework in ("bridge", "megatron"):
-            with self.assertRaisesRegex(cairn.NotSupported, f"{framework}.*only cairn.torch, cairn.titan, CairnWriter and deepspeed, hf"):
-                cairn.enable(framework, local="/dev/shm/cairn")
-
     def test_a_dict_that_is_now_empty_is_named(self):
         weight = torch.nn.Parameter(torch.ones(30))
         stepped, fresh = torch.optim.AdamW([weight]), torch.optim.AdamW([weight])
