@@ -8,15 +8,19 @@ docs/guide/save-from-megatron.md.
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from megatron.core.dist_checkpointing import serialization
 from megatron.core.dist_checkpointing.strategies import torch as _strategies
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
 from cairn._enable import renamed
 from cairn._errors import NotSupported
-from cairn.megatron import CairnLoadStrategy, CairnSaveStrategy, split_options
+from cairn.megatron import CairnLoadStrategy, CairnSaveStrategy, nodes, split_options
 
 try:
     from megatron.bridge.training import checkpointing as _theirs
@@ -44,9 +48,13 @@ class CairnCheckpointManager(DefaultCheckpointManager):
             raise NotSupported(f"checkpoint.ckpt_format={given}: cairn.bridge only saves torch_dist", 2)
         super().__init__(checkpoint_config)
         _replace_loaders()
+        if (level := nodes()) is not None:  # before Bridge looks for a checkpoint
+            level.find(checkpoint_config)
 
     def save(self, ctx: Any, *callbacks: Any, **named: Any) -> None:
         """Raises the errors of cairn.torch.save (with checkpoint.async_save, finalize_async_saves does)."""
+        if (level := nodes()) is not None and ctx.non_persistent_ckpt and dist.get_rank() == 0:
+            level.beside = _files_beside(ctx)
         if "save_strategy" not in self._context:
             self._context["save_strategy"] = self._save_strategy(ctx)
         super().save(ctx, *callbacks, **named)
@@ -62,10 +70,21 @@ class CairnCheckpointManager(DefaultCheckpointManager):
         )
 
 
+def _files_beside(ctx: Any) -> dict[str, bytes]:
+    """The files that Bridge writes after the step, and reads before it."""
+    counts = ctx.state.train_state.state_dict()
+    done = float(ctx.num_floating_point_operations_so_far)
+    counts["floating_point_operations_so_far"] = torch.tensor(done)
+    with tempfile.TemporaryDirectory() as directory:
+        torch.save(counts, _theirs.get_checkpoint_train_state_filename(directory))
+        ctx.state.cfg.to_yaml(_theirs.get_checkpoint_run_config_filename(directory))
+        return {file.name: file.read_bytes() for file in pathlib.Path(directory).iterdir()}
+
+
 def enable(**options: Any) -> None:
     """Lets Bridge make the manager by name and load Cairn's steps. Call it before `pretrain` or an export.
 
-    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Others: TypeError.
+    options: as those of cairn.megatron.enable. Others: TypeError.
     """
     global _saving, _loading
     _saving, _loading = split_options(options)

@@ -4,6 +4,7 @@ CAIRN_BRIDGE_SOURCE says where that is, and a training over a stand-in of its se
 import os
 import pathlib
 import re
+import signal
 import types
 
 import torch
@@ -106,6 +107,39 @@ def after_death(rank, world, directory):
     assert pathlib.Path(directory, "torn", TRACKER).read_text() == "6"
 
 
+def level(rank, world, directory, **options):
+    cairn.enable("bridge", local=f"{directory}/node-{rank}", redundancy=f"xor:{world}" if world > 1 else "", **options)
+    return {"non_persistent_save_interval": 1}
+
+
+def on_nodes(rank, world, directory):
+    """The third iteration is saved in the directory, all others on the nodes. Killed after the fifth."""
+    result = job.train(rank, world, f"{directory}/nodes", 5, **level(rank, world, directory))
+    keep("five", rank, directory, result)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def without_nodes(rank, world, directory):
+    """Another job saves the third iteration."""
+    cairn.enable("bridge")
+    job.train(rank, world, f"{directory}/nodes", 3, job="without")
+
+
+def from_nodes(rank, world, directory, name, first, until=5, beside=False, ckpt_step=None):
+    """As the unbroken training."""
+    run = f"{directory}/nodes"
+    options = {"async_save": True, **({"async_strategy": "mcore"} if REAL else {})} if beside else {}
+    options["ckpt_step"] = ckpt_step
+    result = job.train(rank, world, run, until, first=first, job=name, **level(rank, world, directory), **options)
+    whole = torch.load(f"{directory}/whole-after-{rank}.pt", weights_only=False)
+    assert result["losses"] == {step: whole["losses"][step] for step in range(first + 1, until + 1)}, (result["losses"], whole["losses"])
+    expected = whole if until == 6 else torch.load(f"{directory}/five-after-{rank}.pt", weights_only=False)
+    found = [result["tensors"], expected["tensors"]]
+    if REAL and world == 1:  # its optimizer has other parts
+        found = [{name: tensor for name, tensor in one.items() if "master" not in name and "exp_avg" not in name} for one in found]
+    ranks.check_equal(*found)
+
+
 def says(rank, world, directory):
     from megatron.bridge.training import checkpointing
 
@@ -124,3 +158,8 @@ def says(rank, world, directory):
     assert manager.checkpointing_context.keys() <= {"load_strategy"}, manager.checkpointing_context
     config.ckpt_format = "fsdp_dtensor"
     ranks.refused(NotSupported, "fsdp_dtensor", lambda: checkpointing.create_checkpoint_manager(config))
+    ranks.refused(ValueError, "non-persistent-save-interval", lambda: cairn.enable("bridge", local=directory, every=2))
+    ranks.refused(ValueError, "give local=DIR", lambda: cairn.enable("bridge", redundancy="xor:8"))
+    cairn.enable("bridge", local=f"{directory}/node")
+    elsewhere = job.CheckpointConfig(save=directory, load=directory, custom_manager_class=NAME, non_persistent_ckpt_type="local")
+    ranks.refused(NotSupported, "leave the type and the directory out", lambda: checkpointing.create_checkpoint_manager(elsewhere))

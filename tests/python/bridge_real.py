@@ -113,13 +113,12 @@ def model():
     )
 
 
-def container(until, checkpoint):
-    """Bridge's configuration."""
+def container(until, first, checkpoint):
+    """Bridge's configuration. Its exit_interval is only looked at after an iteration, and the end of a training saves what is no multiple."""
+    last = until if first == until else ITERATIONS
     parts = {
         "model": model(),
-        "train": config.TrainingConfig(
-            train_iters=ITERATIONS, global_batch_size=4, micro_batch_size=1, exit_interval=until if until < ITERATIONS else None
-        ),
+        "train": config.TrainingConfig(train_iters=last, global_batch_size=4, micro_batch_size=1, exit_interval=until if until < last else None),
         "optimizer": config.OptimizerConfig(
             optimizer="adam", bf16=True, adam_beta2=0.95, use_distributed_optimizer=True, clip_grad=1.0, lr=1e-2, min_lr=1e-4, weight_decay=0.01
         ),
@@ -140,7 +139,7 @@ def container(until, checkpoint):
         "validation": config.ValidationConfig(eval_interval=100, eval_iters=0),
         "logger": config.LoggerConfig(log_interval=1),
         "tokenizer": config.TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=60),
-        "checkpoint": CheckpointConfig(save_interval=3, dist_ckpt_optim_fully_reshardable=True, **checkpoint),
+        "checkpoint": CheckpointConfig(save_interval=3 if last == ITERATIONS else last, dist_ckpt_optim_fully_reshardable=True, **checkpoint),
         "rng": config.RNGConfig(seed=1234),
         "dist": config.DistributedInitConfig(distributed_backend="gloo", use_gloo_process_groups=True),
     }
@@ -181,20 +180,23 @@ def tensors(kept):
     return found
 
 
-def train(rank, world, run, until=ITERATIONS, cairn=True, **checkpoint):
-    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`, which is made. Returns a rank's state."""
+def train(rank, world, run, until=ITERATIONS, cairn=True, first=None, job="", **checkpoint):
+    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`, which is made. Returns a rank's state.
+
+    first: where it continues, if not from there. job: another one for each.
+    """
     torch.set_num_threads(1)
     torch.cuda.device_count = lambda: 0
     tracker = pathlib.Path(run, TRACKER)
-    first = int(tracker.read_text()) if tracker.exists() else 0
-    port = ranks.free_port(rank, f"{run}-port-{first}-{until}-{checkpoint.get('async_save')}")
+    found = int(tracker.read_text()) if tracker.exists() else 0
+    port = ranks.free_port(rank, f"{run}-port-{found}-{until}-{checkpoint.get('async_save')}-{job}")
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     if cairn:
         checkpoint["custom_manager_class"] = "cairn.bridge.CairnCheckpointManager"
     kept = {"losses": {}}
-    replace(kept, first)
+    replace(kept, found if first is None else first)
     try:
-        pretrain_module.pretrain(container(until, {"save": run, "load": run, **checkpoint}), gpt_step.forward_step)
+        pretrain_module.pretrain(container(until, first, {"save": run, "load": run, **checkpoint}), gpt_step.forward_step)
     except SystemExit as ended:  # Bridge's exit_interval
         assert not ended.code and until < ITERATIONS, ended.code
     return {"losses": kept["losses"], "tensors": tensors(kept)}

@@ -14,6 +14,7 @@ import types
 from typing import Any
 
 import megatron_cases
+import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
@@ -34,6 +35,10 @@ class CheckpointConfig:
     fully_parallel_load: bool = False
     ckpt_assume_constant_structure: bool = False
     custom_manager_class: Any = None
+    ckpt_step: Any = None
+    non_persistent_save_interval: Any = None
+    non_persistent_ckpt_type: Any = None
+    non_persistent_global_ckpt_dir: Any = None
 
 
 @dataclasses.dataclass
@@ -43,6 +48,7 @@ class CheckpointSaveContext:
     optimizer: Any
     opt_param_scheduler: Any
     num_floating_point_operations_so_far: int
+    non_persistent_ckpt: bool = False
 
 
 @dataclasses.dataclass
@@ -63,7 +69,7 @@ class DefaultCheckpointManager:
         return self._context
 
     def save(self, ctx, callback_manager):
-        save_checkpoint(ctx.state, self._context)
+        save_checkpoint(ctx.state, self._context, ctx.non_persistent_ckpt)
 
     def load(self, ctx):
         return load_checkpoint(ctx.state, self._context)
@@ -93,9 +99,29 @@ def get_pg_collection(model):
     return types.SimpleNamespace(dp_cp=parallel_state.get_data_parallel_group(with_context_parallel=True))
 
 
-def save_checkpoint(state, context):
+def get_checkpoint_train_state_filename(directory, prefix=None):
+    return os.path.join(directory, "_".join(filter(None, [prefix, "train_state.pt"])))
+
+
+def get_checkpoint_run_config_filename(directory):
+    return os.path.join(directory, "run_config.yaml")
+
+
+def non_persistent_of(config):
+    return config.non_persistent_global_ckpt_dir or f"{config.save}/non_persistent"
+
+
+def newest_in(directory):
+    """By Bridge's own tracker."""
+    file = get_checkpoint_train_state_filename(directory, prefix="latest")
+    return int(torch.load(file)["step"]) if os.path.exists(file) else -1
+
+
+def save_checkpoint(state, context, non_persistent):
     config, training = state.cfg.checkpoint, state.training
-    directory = f"{config.save}/iter_{training.iteration:07}"
+    assert not non_persistent or config.non_persistent_ckpt_type == "global"
+    root = non_persistent_of(config) if non_persistent else config.save
+    directory = f"{root}/iter_{training.iteration:07}"
     if "save_strategy" not in context:
         strategy = TorchDistSaveShardedStrategy("torch_dist", 1)
         if config.fully_parallel_save:
@@ -106,9 +132,14 @@ def save_checkpoint(state, context):
         training.state(), directory, context["save_strategy"], async_sharded_save=config.async_save, content_metadata=training.metadata
     )
 
+    counts = state.train_state.state_dict()
+
     def track(step=str(training.iteration)):
         if dist.get_rank() == 0:
-            pathlib.Path(config.save, TRACKER).write_text(step)
+            for file in get_checkpoint_train_state_filename(directory), get_checkpoint_train_state_filename(root, prefix="latest"):
+                torch.save(counts, file)
+            state.cfg.to_yaml(get_checkpoint_run_config_filename(directory))
+            pathlib.Path(root, TRACKER).write_text(step)
 
     if not config.async_save:
         return track()
@@ -119,7 +150,13 @@ def save_checkpoint(state, context):
 def load_checkpoint(state, context):
     """It takes no strategy from its context: it makes one from the class that this module has under the name."""
     config, training = state.cfg.checkpoint, state.training
-    directory = f"{config.load}/iter_{int(pathlib.Path(config.load, TRACKER).read_text()):07}"
+    root, step = config.load, config.ckpt_step or newest_in(config.load)
+    if config.non_persistent_ckpt_type == "global" and newest_in(non_persistent_of(config)) >= step:
+        root = non_persistent_of(config)
+        step = newest_in(root)
+    directory = f"{root}/iter_{step:07}"
+    assert os.path.exists(get_checkpoint_run_config_filename(directory))
+    counts = torch.load(get_checkpoint_train_state_filename(directory))
     this = sys.modules["megatron.bridge.training.checkpointing"]
     asked = getattr(this, "get_default_load_sharded_strategy", None)
     strategy = asked(directory) if asked else this.TorchDistLoadShardedStrategy()
@@ -127,6 +164,7 @@ def load_checkpoint(state, context):
         strategy = FullyParallelLoadStrategyWrapper(strategy, get_pg_collection(None).dp_cp)
     context["load_strategy"] = strategy
     training.load(directory, strategy)
+    assert training.iteration == int(counts["step"])
     return training.iteration, 0
 
 
@@ -138,6 +176,7 @@ def become(version):
         found["get_default_load_sharded_strategy"] = lambda checkpoint_dir: TorchDistLoadShardedStrategy()
     else:
         found["TorchDistLoadShardedStrategy"] = TorchDistLoadShardedStrategy
+    found.update({made.__name__: made for made in (get_checkpoint_train_state_filename, get_checkpoint_run_config_filename)})
     for name, contents in {
         "megatron.bridge": {},
         "megatron.bridge.training": {},
@@ -153,18 +192,20 @@ def become(version):
 become(os.environ.get("BRIDGE_STAND_IN", "0.6"))
 
 
-def train(rank, world, run, until=6, cairn=True, **checkpoint):
+def train(rank, world, run, until=6, cairn=True, first=None, job="", **checkpoint):
     """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`. Returns each rank's state."""
     config = CheckpointConfig(run, run, **checkpoint)
     if cairn:
         config.custom_manager_class = "cairn.bridge.CairnCheckpointManager"
-    found = f"from-{pathlib.Path(run, TRACKER).read_text()}" if os.path.exists(f"{run}/{TRACKER}") else "new"
-    job = f"{pathlib.Path(run).name}-{found}-{cairn}"
-    training = megatron_cases.Training(rank, world, "tp2", str(pathlib.Path(run).parent), job, tp=1)
-    state = types.SimpleNamespace(cfg=types.SimpleNamespace(checkpoint=config), training=training, async_calls_queue=AsyncCallsQueue())
+    found = newest_in(run)
+    name = f"{pathlib.Path(run).name}-{found}-{cairn}-{job}"
+    training = megatron_cases.Training(rank, world, "tp2", str(pathlib.Path(run).parent), name, tp=1)
+    cfg = types.SimpleNamespace(checkpoint=config, to_yaml=lambda path: pathlib.Path(path).write_text("model: {}"))
+    counts = types.SimpleNamespace(state_dict=lambda: {"step": torch.tensor(training.iteration)})
+    state = types.SimpleNamespace(cfg=cfg, training=training, train_state=counts, async_calls_queue=AsyncCallsQueue())
     manager = create_checkpoint_manager(config)
     parts = state, [training.model], training.optimizer, training.schedule
-    if found != "new":
+    if max(found, newest_in(non_persistent_of(config))) > 0:
         manager.load(CheckpointLoadContext(*parts))
     if not cairn:
         megatron_cases.writer.fork_results_queue()
@@ -174,5 +215,7 @@ def train(rank, world, run, until=6, cairn=True, **checkpoint):
         manager.finalize_async_saves(state=state, blocking=False)
         if training.iteration % 3 == 0:
             manager.save(CheckpointSaveContext(*parts, 0), None)
+        elif config.non_persistent_save_interval and training.iteration % config.non_persistent_save_interval == 0:
+            manager.save(CheckpointSaveContext(*parts, 0, non_persistent_ckpt=True), None)
     manager.finalize_async_saves(state=state, blocking=True, terminate=True)
     return {"losses": losses, "tensors": training.tensors()}

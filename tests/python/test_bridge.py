@@ -6,6 +6,7 @@ colons: Megatron-Bridge (its `src`, or its wheel unpacked), the Megatron-LM that
 training is then Bridge's `pretrain`, on the CPU (bridge_real.py); with BRIDGE_EXPERTS=4 that of a mixture at EP 2.
 """
 
+import glob
 import os
 import pathlib
 import shutil
@@ -22,6 +23,8 @@ if SOURCE and __name__ == "__mp_main__":  # a process that Megatron starts besid
 
 import cairn  # noqa: E402
 import ranks  # noqa: E402
+
+TRACKER = "latest_checkpointed_iteration.txt"
 
 
 class BridgeTest(ranks.RanksCase):
@@ -55,13 +58,57 @@ class BridgeTest(ranks.RanksCase):
         self.run_ranks("dies", 2, killed=(1,))
         self.run_ranks("after_death", 2)
 
-    def test_5_unsupported_options_are_refused(self):
+    def test_5_steps_on_the_nodes(self):
+        """The iterations between two saves are only there. Each time, something is lost or changed."""
+        node = lambda rank: f"{self.directory}/node-{rank}"  # noqa: E731
+        self.run_ranks("on_nodes", 2, killed=(0, 1))
+        run = pathlib.Path(self.directory, "nodes")
+        self.assertEqual(([path.name for path in run.glob("iter_*")], run.joinpath(TRACKER).read_text()), (["iter_0000003"], "3"))
+        with self.subTest("a node"):
+            shutil.rmtree(node(1))
+            self.run_ranks("from_nodes", 2, arguments=("node", 5))
+        with self.subTest("a rank"):
+            self.run_ranks("from_nodes", 1, arguments=("rank", 5))
+        with self.subTest("the newest step on both nodes"):
+            for file in glob.glob(f"{node('*')}/*/step-00000005/shard-0000[01].*"):
+                ranks.flip(file, os.path.getsize(file) - 5000)
+            self.run_ranks("from_nodes", 2, arguments=("bits", 4))
+        with self.subTest("the checkpoint that it follows"):
+            self.remove_checkpoints(run)
+            self.run_ranks("from_nodes", 2, arguments=("checkpoint", 0))
+            self.assert_says_why("continuing from the start")
+        with self.subTest("nothing, but another checkpoint is asked for"):
+            self.run_ranks("from_nodes", 2, arguments=("asked", 3, 5, False, 3))
+        with self.subTest("nothing, but the checkpoint is another one now"):
+            self.remove_checkpoints(run)
+            self.run_ranks("without_nodes", 2)
+            self.run_ranks("from_nodes", 2, arguments=("replaced", 3))
+            self.assert_says_why("continuing from iteration 3")
+        with self.subTest("all nodes"):
+            for rank in range(2):
+                shutil.rmtree(node(rank))
+            self.run_ranks("from_nodes", 2, arguments=("nodes", 3, 6, True))
+        self.assertEqual(sorted(path.name for path in run.glob("iter_*")), ["iter_0000003", "iter_0000006"])
+
+    def remove_checkpoints(self, run):
+        shutil.rmtree(run / "iter_0000003")
+        for tracker in run.glob("latest_*"):
+            tracker.unlink()
+
+    def assert_says_why(self, then):
+        if not SOURCE:  # Bridge takes warnings away
+            said = pathlib.Path(self.directory, "from_nodes-0.log").read_text()
+            self.assertIn(f"does not follow the newest checkpoint; {then}", said)
+
+    def test_6_unsupported_options_are_refused(self):
         self.run_ranks("says", 1)
 
 
 @unittest.skipIf(SOURCE, "the real one is its own version")
 class OldBridgeTest(BridgeTest):
     """As up to 0.5, whose loads ask Megatron for their strategy."""
+
+    test_5_steps_on_the_nodes = None
 
     @classmethod
     def setUpClass(cls):
