@@ -19,6 +19,7 @@ import os
 import pathlib
 import re
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Optional, TypeVar, Union
 
@@ -322,10 +323,12 @@ class _Scratch:
         while self._held < 0:
             os.makedirs(self._root, exist_ok=True)
             self._held = _locked(self._root, fcntl.LOCK_SH)
+        self.close = weakref.finalize(self, self._release, self._root, self._held)  # at the latest at exit
 
-    def close(self) -> None:
-        os.close(self._held)
-        self._remove(self._root)
+    @staticmethod
+    def _release(root: str, held: int) -> None:
+        os.close(held)
+        _Scratch._remove(root)
 
     @staticmethod
     def _remove(root: str) -> None:
