@@ -198,6 +198,9 @@ def _steps(accelerator: Accelerator, directory: Union[str, os.PathLike], proof: 
     if kind == DistributedType.FSDP:
         other = _other_format({"fsdp_plugin": accelerator.state.fsdp_plugin}) or ""
         why = other if other.startswith("FSDP1's") else None
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    if engine is not None and (engine.has_moe_layers or engine.mp_world_size > 1):
+        why = "with DeepSpeed's mixtures or tensor parallel ranks, ranks read files of others"
     if why:
         raise cairn.NotSupported(f"cairn.enable('hf', local=): {why}", 2)
     place = os.path.abspath(directory)
@@ -300,7 +303,13 @@ def _save_checkpoint(original: Callable, trainer: Trainer, model: Any, trial: An
 
 
 _PROOF = f"{RNG_STATE_NAME}_0.pkl"
-_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP)
+_KINDS = (
+    DistributedType.NO,
+    DistributedType.MULTI_CPU,
+    DistributedType.MULTI_GPU,
+    DistributedType.FSDP,
+    DistributedType.DEEPSPEED,
+)
 _METHODS = (
     (Accelerator, "save_state", _save_state),
     (Accelerator, "load_state", _load_state),

@@ -82,10 +82,14 @@ def job(rank, world, directory, name, model, resume=None, kind="SHARDED_STATE_DI
     training.train(resume_from_checkpoint=resume)
     assert dcp.FileSystemWriter is writer, "torch.distributed.checkpoint is not as it was"
     losses = {str(entry["step"]): entry["loss"] for entry in training.state.log_history if "loss" in entry}
-    return {"losses": losses, "model": ranks.digests(training.model.state_dict()), "optimizer": ranks.digests(_states(training))}
+    weights = training.accelerator.get_state_dict(training.model_wrapped) if training.deepspeed else training.model.state_dict()
+    return {"losses": losses, "model": ranks.digests(weights or {}), "optimizer": ranks.digests(_states(training))}
 
 
 def _states(training):
+    if training.deepspeed:
+        states = training.deepspeed.optimizer.optimizer.state.values()
+        return {f"{number}.{name}": value for number, state in enumerate(states) for name, value in state.items()}
     states = torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(training.model, training.optimizer)["state"]
     return {f"{name}.{key}": value for name, state in states.items() for key, value in state.items()}
 
@@ -144,15 +148,20 @@ def tied(rank, world, directory):
         ranks.refused(cairn.CairnError, "nowhere", bad.wait)
 
 
+def by_deepspeed(stage):
+    """Settings of the Trainer."""
+    os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", LOCAL_SIZE="1", CROSS_RANK="0")
+    optimizer = {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}
+    zero = {"stage": stage, "stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": True}
+    parts = {"zero_optimization": zero, "optimizer": optimizer, "train_micro_batch_size_per_gpu": "auto"}
+    return {"deepspeed": {**parts, "bf16": {"enabled": True}}, "bf16": True}
+
+
 def without_fsdp(rank, world, directory, name):
     """A Trainer under DDP or DeepSpeed, without cairn.enable: its own checkpoints are sealed, archived and published."""
     settings = {**SETTINGS, "max_steps": 4, "use_cpu": True}
     if name == "zero3":
-        os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", LOCAL_SIZE="1", CROSS_RANK="0")
-        optimizer = {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}
-        zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": True}
-        parts = {"zero_optimization": zero, "optimizer": optimizer, "train_micro_batch_size_per_gpu": "auto"}
-        settings |= {"deepspeed": {**parts, "bf16": {"enabled": True}}, "bf16": True}
+        settings |= by_deepspeed(3)
     if name != "alone":
         join(rank, world, directory, name)
         settings["ddp_backend"] = "gloo"
@@ -383,9 +392,11 @@ def by_trainer(rank, world, directory, jobs, name, how, at=0, killed_at=None, lo
     cairn.enable("hf", **(ranks.local_of(directory, name) if local else {}))
     sealing, killed = cairn.hf.CairnCallback(), Killed(at, killed_at)
     killed.place = directory, name, rank
-    kind = {"fsdp": "SHARDED_STATE_DICT", "full": "FULL_STATE_DICT", "ddp": None}[how]
+    kind = {"fsdp": "SHARDED_STATE_DICT", "full": "FULL_STATE_DICT"}.get(how)
     limit = 2 if local else None  # with one in each step, a checkpoint may be removed while it is sealed
     settings = {"save_steps": 1, "save_total_limit": limit, "store": f"by-trainer-{jobs}"}
+    if "zero" in how:
+        settings |= by_deepspeed(int(how[-1]))
     found = job(rank, world, directory, f"{name}/project", gpt2, resume, kind, [sealing, killed], **settings)
     ranks.remember(directory, name, rank, {**killed.losses, "model": found["model"], "optimizer": found["optimizer"]})
     sealing.wait()

@@ -113,7 +113,7 @@ class HfTest(ranks.RanksCase):
         self.run_ranks("by_trainer", 2, killed=killed, arguments=(HfTest.jobs, name, how, *given))
 
     def test_7_the_trainer_with_steps_on_the_nodes(self):
-        for how in ("fsdp", "full", "ddp"):
+        for how in ("fsdp", "full", "zero3", "ddp"):
             name, whole = "trainer-" + how, "whole-trainer-" + how
             os.makedirs(project := f"{self.directory}/{name}/project")
             with self.subTest(how, way="without a break"):
