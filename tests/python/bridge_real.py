@@ -146,8 +146,8 @@ def container(until, first, checkpoint):
     return config.ConfigContainer(**parts)
 
 
-def replace(kept, first):
-    """In Bridge's modules: replaces calls that need a GPU, and keeps the losses, the model and the optimizer."""
+def replace(kept, first, setup=setup, loop=loop, pretrain_module=pretrain_module):
+    """In Bridge's modules, or those given: replaces calls that need a GPU, and keeps the losses, the model and the optimizer."""
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = megatron_trainer.FusedAdam, False
     distrib_optimizer.Adam = megatron_trainer.FusedAdam
     distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
@@ -168,7 +168,7 @@ def replace(kept, first):
         return train(forward_step, model, optimizer, *args, **named)
 
     bridge_initialize.compile_helpers = lambda: None  # the wheel has them built, and no Makefile
-    setup.initialize_megatron, setup.set_jit_fusion_options = initialized, lambda *_: None
+    setup.initialize_megatron, setup.set_jit_fusion_options = initialized, lambda *_, **__: None
     loop.train_step, pretrain_module.train = stepped, trained
 
 

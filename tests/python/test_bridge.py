@@ -3,7 +3,8 @@
 Megatron Bridge with a manager is installed for Python 3.12 alone, with packages for GPUs, so the cases run over a stand-in of the seam,
 bridge_stand_in.py. With the real one they run where CAIRN_BRIDGE_SOURCE names the directories that Python imports it from, separated by
 colons: Megatron-Bridge (its `src`, or its wheel unpacked), the Megatron-LM that it pins, and whatever else they import. The ranks' whole
-training is then Bridge's `pretrain`, on the CPU (bridge_real.py); with BRIDGE_EXPERTS=4 that of a mixture at EP 2.
+training is then Bridge's `pretrain`, on the CPU (bridge_real.py); with BRIDGE_EXPERTS=4 that of a mixture at EP 2. Then Megatron-LM's own
+training is run with `cairn.megatron`, too.
 """
 
 import glob
@@ -27,8 +28,8 @@ import ranks  # noqa: E402
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
-class BridgeTest(ranks.RanksCase):
-    cases = "bridge_cases"
+class TrainingCase(ranks.RanksCase):
+    """`whole` of the cases is the training that is not interrupted."""
 
     @classmethod
     def setUpClass(cls):
@@ -36,6 +37,10 @@ class BridgeTest(ranks.RanksCase):
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
         super().setUpClass()
         cls.run_ranks(cls(), "whole", 2)
+
+
+class BridgeTest(TrainingCase):
+    cases = "bridge_cases"
 
     def test_1_a_training_continues_bit_by_bit(self):
         self.run_ranks("first_half", 2)
@@ -102,6 +107,31 @@ class BridgeTest(ranks.RanksCase):
 
     def test_6_unsupported_options_are_refused(self):
         self.run_ranks("says", 1)
+
+
+@unittest.skipUnless(SOURCE, "needs Megatron-LM")
+class MegatronLmTest(TrainingCase):
+    """Megatron-LM's own pretrain_gpt.py."""
+
+    cases = "megatron_lm_cases"
+
+    def test_steps_on_the_nodes(self):
+        """The iterations between two saves are only there. Each time, something is lost or changed."""
+        run = pathlib.Path(self.directory, "run")
+        for job, flags in (("sync", ""), ("async", "--async-save --async-strategy mcore")):
+            with self.subTest(job):
+                for left in (run, *pathlib.Path(self.directory).glob("node-*")):
+                    shutil.rmtree(left, ignore_errors=True)
+                self.run_ranks("on_nodes", 2, killed=(0, 1), arguments=(job, flags))
+                self.assertEqual(([path.name for path in run.glob("iter_*")], (run / TRACKER).read_text()), (["iter_0000003"], "3"))
+                shutil.rmtree(f"{self.directory}/node-1")
+                self.run_ranks("from_nodes", 2, arguments=(f"{job}-again", 5))
+                self.assertIn("rebuilding shard-00001.h5", self.logs("from_nodes", [0]))
+                self.assertEqual(glob.glob(f"{run}/iter_0000006/step-*"), [f"{run}/iter_0000006/step-00000006"])
+                shutil.rmtree(run / "iter_0000006")
+                (run / TRACKER).write_text("3")
+        with self.subTest("another iteration is asked for"):
+            self.run_ranks("from_nodes", 2, arguments=("asked", 3, "--ckpt-step 3"))
 
 
 @unittest.skipIf(SOURCE, "the real one is its own version")
