@@ -424,6 +424,11 @@ def not_for_nodes(rank, world, directory):
         if "kept" in tag or tag == "last":
             found = engine_of(1, "bf16", seed=2, options=ranks.local_of(directory, "some"))
             assert found.load_checkpoint(run)[1]["tag"] == tag
+    engine = engine_of(3, "bf16", seed=1, options=ranks.local_of(directory, "some"))
+    train(engine, 1)
+    engine.save_checkpoint(f"{run}3")
+    ranks.refused(cairn.NotSupported, "name a tag of the directory", engine.load_checkpoint, f"{run}3", load_optimizer_states=False)
+    assert engine.load_checkpoint(f"{run}3")[0] is not None and names(f"{run}3") == [".cairn-nodes"]
 
 
 def guide(rank, world, directory, steps):
