@@ -91,7 +91,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Reads a file: of the nodes on the CPU, where DeepSpeed wants it."""
-        if self.nodes is not None and self.nodes.holds(path):
+        if self.nodes is not None and self.nodes.holds(path) and os.path.exists(path):
             return _Unpickler(self.nodes.read_own(os.path.basename(path))).load()
         return super().load(path, map_location)
 

@@ -429,6 +429,8 @@ def not_for_nodes(rank, world, directory):
     engine.save_checkpoint(f"{run}3")
     ranks.refused(cairn.NotSupported, "name a tag of the directory", engine.load_checkpoint, f"{run}3", load_optimizer_states=False)
     assert engine.load_checkpoint(f"{run}3")[0] is not None and names(f"{run}3") == [".cairn-nodes"]
+    other = engine_of(3, "fp16", seed=1, options=ranks.local_of(directory, "some"), fp16={"enabled": True})
+    assert other.load_checkpoint(f"{run}3")[0] is None  # its optimizer's files have other names
 
 
 def guide(rank, world, directory, steps):

@@ -102,6 +102,7 @@ class DeepSpeedTest(ranks.RanksCase):
 
     def test_7_tags_that_are_not_for_the_nodes(self):
         self.run_ranks("not_for_nodes", 2)
+        self.assertRegex(self.logs("not_for_nodes", [0]), "No such file or directory.*continuing from the start")
 
     def test_8_the_guide(self):
         for steps in (2, 4):

@@ -81,12 +81,12 @@ class NodeRun:
             self._step = step_of(step)
             return load(step, peers)
 
+        self._step = -1
         try:
             return self._resume(first, verify=True)
-        except FileNotFoundError:
-            return None
-        except (OtherTimeline, CorruptError) as why:
-            if str(why) and _rank() == 0:
+        except (OtherTimeline, CorruptError, FileNotFoundError) as why:
+            none_yet = isinstance(why, FileNotFoundError) and self._step < 0
+            if str(why) and not none_yet and _rank() == 0:
                 logger.warning("%s; continuing from %s", why, otherwise or "the start")
             return None
 
