@@ -25,7 +25,7 @@ import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 import torch.distributed.checkpoint.state_dict  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, ProjectConfiguration  # noqa: E402
+from accelerate.utils import DeepSpeedPlugin, DistributedType, FullyShardedDataParallelPlugin, ProjectConfiguration  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
@@ -340,7 +340,11 @@ def by_accelerate(rank, world, directory, job, name, how, until, at=None, killed
     made, layer = gpt2()
     place = pathlib.Path(directory, name, "project")
     project = ProjectConfiguration(place, automatic_checkpoint_naming=True, total_limit=2)
-    plugin = {"fsdp_plugin": fsdp_plugin(2, layer)} if how == "fsdp" else {}
+    plugin = {"fsdp": {"fsdp_plugin": fsdp_plugin(2, layer)}}.get(how, {})
+    if how == "zero2":
+        config = {**by_deepspeed(2)["deepspeed"], "train_micro_batch_size_per_gpu": 1}
+        del config["optimizer"]
+        plugin = {"deepspeed_plugin": DeepSpeedPlugin(hf_ds_config={**config, "zero_allow_untested_optimizer": True})}
     accelerator = Accelerator(cpu=True, project_config=project, **plugin)
     optimizer = torch.optim.AdamW(made.parameters(), lr=1e-3)
     model, optimizer = accelerator.prepare(made, optimizer)

@@ -68,7 +68,7 @@ class HfTest(ranks.RanksCase):
         self.run_ranks("by_accelerate", 2, killed=killed, arguments=(HfTest.jobs, name, how, until, *given))
 
     def test_6_accelerate_with_steps_on_the_nodes(self):
-        for how in ("fsdp", "ddp"):
+        for how in ("fsdp", "zero2", "ddp"):
             os.makedirs(project := f"{self.directory}/{how}/project")
             with self.subTest(how, way="without a break"):
                 self.by_accelerate("whole-" + how, how, 8, local=False)
