@@ -50,7 +50,7 @@ class Nodes(NodeRun):
         super().__init__("", **options)
         self._save = ""
         self._place: Optional[str] = None  # of Megatron's directory on this node
-        self._token = ""  # of the persistent step that this process has saved last
+        self._token = ""  # of the persistent step whose save this process has begun last
         self._found: Optional[TorchOpened] = None
         self.beside: dict[str, bytes] = {}  # files of the next step that Bridge writes after it; on rank 0
 
@@ -84,7 +84,8 @@ class Nodes(NodeRun):
         if _job.rank_and_world()[0] == 0:
             there = filter(pathlib.Path.is_file, pathlib.Path(directory).iterdir())
             files = {**{file.name: file.read_bytes() for file in there}, **self.beside}
-            state = {**state, "base": self._token or self._newest()[1]}
+            # The last persistent save may still be under way: if it fails, this step follows the one before.
+            state = {**state, "bases": [*filter(None, [self._token]), self._newest()[1]]}
             sharded_state_dict[FILES] = dataclasses.replace(_FILES, data=files)
         return Save(self.run, step, dataclasses.replace(self._options, state=state), log)
 
@@ -109,7 +110,7 @@ class Nodes(NodeRun):
             self._found = TorchOpened(step, local=peers or None)
             if self._found.step <= iteration:
                 raise OtherTimeline
-            if self._found.state["base"] != base:
+            if base not in self._found.state["bases"]:
                 step = f"iteration {self._found.step} on the nodes"
                 raise OtherTimeline(f"{step} does not follow the newest checkpoint")
             return self._found.value(FILES, False)

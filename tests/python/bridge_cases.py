@@ -1,10 +1,12 @@
 """What the ranks of test_bridge.py's jobs run: CASE(rank, world, directory). `job.train` is Megatron Bridge's own `pretrain` where
 CAIRN_BRIDGE_SOURCE says where that is, and a training over a stand-in of its seam otherwise."""
 
+import glob
 import os
 import pathlib
 import re
 import signal
+import time
 import types
 
 import torch
@@ -116,6 +118,17 @@ def on_nodes(rank, world, directory):
     """The third iteration is saved in the directory, all others on the nodes. Killed after the fifth."""
     result = job.train(rank, world, f"{directory}/nodes", 5, **level(rank, world, directory))
     keep("five", rank, directory, result)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def while_saving(rank, world, directory):
+    """Killed after the fifth iteration, when the save of the third into the directory has not ended."""
+    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
+
+    AsyncCallsQueue.maybe_finalize_async_calls = lambda *_, **__: []
+    job.train(rank, world, f"{directory}/nodes", 5, async_save=True, **level(rank, world, directory))
+    while not glob.glob(f"{directory}/node-{rank}/*/step-00000005"):
+        time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

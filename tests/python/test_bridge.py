@@ -95,6 +95,15 @@ class BridgeTest(TrainingCase):
             self.run_ranks("from_nodes", 2, arguments=("nodes", 3, 6, True))
         self.assertEqual(sorted(path.name for path in run.glob("iter_*")), ["iter_0000003", "iter_0000006"])
 
+    @unittest.skipIf(SOURCE, "it would wait for its queue")
+    def test_5_steps_on_the_nodes_during_a_save_to_the_directory(self):
+        run = pathlib.Path(self.directory, "nodes")
+        for left in (run, *pathlib.Path(self.directory).glob("node-*")):
+            shutil.rmtree(left, ignore_errors=True)
+        self.run_ranks("while_saving", 2, killed=(0, 1))
+        self.assertEqual([*run.glob("latest_*")], [])
+        self.run_ranks("from_nodes", 2, arguments=("saving", 5))
+
     def remove_checkpoints(self, run):
         shutil.rmtree(run / "iter_0000003")
         for tracker in run.glob("latest_*"):
@@ -138,7 +147,7 @@ class MegatronLmTest(TrainingCase):
 class OldBridgeTest(BridgeTest):
     """As up to 0.5, whose loads ask Megatron for their strategy."""
 
-    test_5_steps_on_the_nodes = None
+    test_5_steps_on_the_nodes = test_5_steps_on_the_nodes_during_a_save_to_the_directory = None
 
     @classmethod
     def setUpClass(cls):
