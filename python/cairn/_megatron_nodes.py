@@ -57,12 +57,14 @@ class Nodes(NodeRun):
     def take(self, config: Any) -> None:
         """Makes Megatron's arguments, or Bridge's configuration, name a directory on this node.
 
-        Raises NotSupported if they name another level.
+        Raises NotSupported if they name another level, ValueError if there is no interval.
         """
         kind, place = config.non_persistent_ckpt_type, config.non_persistent_global_ckpt_dir
         if kind not in (None, "global") or place not in (None, self._place):
             given = f"non-persistent checkpoints of type {kind}" + (f" in {place}" if place else "")
             raise NotSupported(f"{given} together with local=: leave the type and the directory out", 2)
+        if config.save is not None and not config.non_persistent_save_interval:
+            raise ValueError("local= keeps the checkpoints of non-persistent-save-interval, which is not set")
         if config.save is None or not _job.in_a_job():
             return
         self._save, self.run = config.save, os.path.join(absolute(config.save), RUN)

@@ -174,5 +174,8 @@ def says(rank, world, directory):
     ranks.refused(ValueError, "non-persistent-save-interval", lambda: cairn.enable("bridge", local=directory, every=2))
     ranks.refused(ValueError, "give local=DIR", lambda: cairn.enable("bridge", redundancy="xor:8"))
     cairn.enable("bridge", local=f"{directory}/node")
-    elsewhere = job.CheckpointConfig(save=directory, load=directory, custom_manager_class=NAME, non_persistent_ckpt_type="local")
+    given = {"save": directory, "load": directory, "custom_manager_class": NAME}
+    seldom = job.CheckpointConfig(**given)
+    ranks.refused(ValueError, "non-persistent-save-interval, which is not set", lambda: checkpointing.create_checkpoint_manager(seldom))
+    elsewhere = job.CheckpointConfig(**given, non_persistent_ckpt_type="local")
     ranks.refused(NotSupported, "leave the type and the directory out", lambda: checkpointing.create_checkpoint_manager(elsewhere))
