@@ -259,6 +259,18 @@ Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& 
   return placed.empty() ? RecogniseIn(fs, path, systems) : std::move(placed);
 }
 
+Result<std::vector<Recognised>> RecogniseStep(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<Recognised> found, RecogniseAll(fs, path));
+  if (found.empty() || !found.front().placed) return found;
+  const auto has = [&](const std::string& directory) {
+    return std::ranges::any_of(
+        found, [&](const auto& one) { return (one.path + "/").starts_with(directory + "/"); });
+  };
+  for (Recognised& other : RecogniseIn(fs, path, Systems()))
+    if (!has(other.path)) found.push_back(std::move(other));
+  return found;
+}
+
 Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<const System> systems) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<Recognised> found, RecogniseAll(fs, path, systems));
   if (found.size() == 1) {

@@ -109,6 +109,9 @@ bool IsCheckpoint(FileSystem& fs, const std::string& path);
 // All of them: one at `path` itself, or those in it, perhaps none. Errors: as above.
 Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& path,
                                              std::span<const System> systems = Systems());
+// The same of a step: also the checkpoints beside the one that a program is known to keep, as a critic's
+// beside a policy. Errors: as above.
+Result<std::vector<Recognised>> RecogniseStep(FileSystem& fs, const std::string& path);
 
 // In the format that `options` name, else in the recognised one. Errors: those of Recognise() and
 // System::open.

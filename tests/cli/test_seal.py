@@ -271,15 +271,26 @@ class PlaceTest(CliTest):
     def test_several_checkpoints_in_a_directory_are_named(self):
         step = self.dir / "step"
         step.mkdir()
-        shutil.copytree(self.export("dcp", "dcp"), step / "actor")
-        shutil.copytree(self.dir / "dcp", step / "critic")
+        shutil.copytree(self.export("dcp", "dcp"), step / "critic")
+        shutil.copytree(self.dir / "dcp", step / "teacher")
         done = self.cairn("convert", step, "out", "--to", "native", code=2,
-                          says="holds several checkpoints: actor, critic")
+                          says="holds several checkpoints: critic, teacher")
         self.typed(done)
-        self.cairn("verify", step, code=2, says="actor, critic")
+        self.cairn("verify", step, code=2, says="critic, teacher")
         facts = self.json("seal", step, "--settle", 0)
         covered = [line.split(":")[0] for line in facts[0]["whole"] if "covered" in line]
         self.assertEqual(covered, ["dcp", "dcp"])
+
+    def test_a_critic_is_checked_with_its_actor(self):
+        """verl keeps the model in `actor`, so that is read; verify and seal see both."""
+        step = self.dir / "step"
+        step.mkdir()
+        shutil.copytree(self.export("dcp", "dcp"), step / "actor")
+        shutil.copytree(self.dir / "dcp", step / "critic")
+        self.cairn("inspect", step, says="step/actor is read, where verl keeps the model")
+        self.cairn("verify", step, says=["step: good", "step/critic: good"])
+        facts = self.json("seal", step, "--settle", 0)
+        self.assertEqual(len([line for line in facts[0]["whole"] if "covered" in line]), 2)
 
     def test_a_run_whose_newest_step_is_not_finished(self):
         """torch.distributed.checkpoint has no tracker: .metadata is written last."""

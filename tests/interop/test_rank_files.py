@@ -5,11 +5,12 @@ import pathlib
 import pickle
 import shutil
 import unittest
+import zipfile
 
 import torch
 import torch.distributed.checkpoint as dcp
 from harness import Case, cairn, seal, written_for
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 JOBS = {
     "fsdp": {"world": 2, "mesh": {"dp": 2}},
@@ -105,6 +106,27 @@ class RankFilesTest(Case):
         text = cairn("convert", self.path(name), self.path("out"), "--to", "native", status=2).stderr
         for words in says:
             self.assertIn(words, text)
+
+    def test_every_file_of_a_step_is_checked(self):
+        """Also those that no weights are in: optimizers that are not read, random states, a critic beside the policy."""
+        step, trainer = pathlib.Path(self.path("run", "global_step_4")), pathlib.Path(self.path("out", "checkpoint-4"))
+        for model in ("policy", "critic"):
+            shutil.copytree(self.made / "fsdp", step / model)
+        torch.save({"seen": torch.arange(64)}, step / "data.pt")
+        trainer.mkdir(parents=True)
+        save_file({"weight": torch.ones(4, 4)}, trainer / "model.safetensors")
+        torch.save({"state": {0: {"exp_avg": torch.rand(64)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}, trainer / "optimizer.pt")
+        (trainer / "trainer_state.json").write_text("{}")
+        files = ["policy/extra_state_world_size_2_rank_1.pt", "critic/optim_world_size_2_rank_0.pt", "critic/model_world_size_2_rank_1.pt", "data.pt"]
+        for place, file in [*((step, file) for file in files), (trainer, "optimizer.pt")]:
+            with self.subTest(file):
+                cairn("verify", place)
+                whole = (place / file).read_bytes()
+                with zipfile.ZipFile(place / file) as held:
+                    largest = held.read(max(held.infolist(), key=lambda record: record.file_size))
+                (place / file).write_bytes(whole.replace(largest, bytes([largest[0] ^ 1]) + largest[1:]))
+                self.assertIn(file, cairn("verify", place, status=1).stdout)
+                (place / file).write_bytes(whole)
 
     def test_a_lost_file_is_named(self):
         (self.copy("more ranks than rows") / RANK_2).unlink()

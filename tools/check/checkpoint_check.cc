@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
@@ -289,31 +290,77 @@ class Checker {
                           path);
     // Without a choice both, as far as possible.
     const bool values = asked_.values || !asked_.hash;
-    const uint64_t bytes = sums.bytes + (values ? source.catalog().bytes() : 0);
+    const std::vector<std::string> others = OtherCheckpoints(place, *opened);
+    const FileSums rest = checks_.hash ? SumsOfRest(place, *opened, others) : FileSums{};
+    const uint64_t bytes = sums.bytes + rest.bytes + (values ? source.catalog().bytes() : 0);
     std::optional<Progress> progress(std::in_place, "verifying", bytes, asked_.show_progress);
     VerifyReport found =
         CheckFileSums(fs, source.directory(), sums, [&](uint64_t done) { progress->Update(done); });
+    VerifyReport of_rest =
+        CheckFileSums(fs_, place.path, rest, [&](uint64_t done) { progress->Update(sums.bytes + done); });
+    found.bytes_checked += of_rest.bytes_checked;
+    found.Join(std::move(of_rest));
     if (!sums.empty()) opened->foreign->SkipSums();  // they were all checked
     ExpertCensus census = TakeCensus(source.catalog().tensors, source.manifest().model);
     AllowLost(asked_.open.allow, census);
     for (std::string& lost : census.lost) found.problems.push_back({path, {}, "", std::move(lost)});
     CheckRestOfStep(place, found.problems);
     if (values) {
-      ValueReport of_values = CheckValues(source, census, checks_.max_memory,
-                                          [&](uint64_t done) { progress->Update(sums.bytes + done); });
+      ValueReport of_values = CheckValues(source, census, checks_.max_memory, [&](uint64_t done) {
+        progress->Update(sums.bytes + rest.bytes + done);
+      });
       found.bytes_checked += of_values.bytes_checked;
       std::ranges::move(of_values.notes, std::back_inserter(census.notes));
       TakeExperts(std::move(of_values.experts), found.problems, census.notes);
       found.Join(std::move(of_values));
     }
     progress.reset();
-    CheckpointReport report{std::move(found), path,
-                            fmt::format("structure{}{}", sums.empty() ? "" : ", every byte by its checksum",
-                                        values ? ", values" : "")};
+    CheckpointReport report{
+        std::move(found), path,
+        fmt::format("structure{}{}{}", sums.empty() ? "" : ", every byte by its checksum",
+                    values ? ", values" : "", rest.empty() ? "" : "; other files by their checksums")};
     report.mixtures = std::move(census.mixtures);
     report.notes = std::move(census.notes);
     Report(std::move(report));
+    for (const std::string& other : others) {
+      CAIRN_ASSIGN_OR_RETURN(const Place one, PlaceAt(fs_, other));
+      CAIRN_RETURN_IF_ERROR(CheckForeign(one));
+    }
     return OkStatus();
+  }
+
+  // A step, or a copy of one under another name.
+  static bool IsDirectoryOfFiles(const Place& place) {
+    return place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree;
+  }
+
+  // Those in a step that are not the one that was opened: a critic beside the policy.
+  std::vector<std::string> OtherCheckpoints(const Place& place, const OpenedSource& opened) const {
+    std::vector<std::string> paths;
+    if (!IsDirectoryOfFiles(place)) return paths;
+    const auto found = RecogniseStep(fs_, place.path);
+    for (size_t i = 1; found.ok() && i < found->size(); ++i)
+      if ((*found)[i].path != opened.source().directory()) paths.push_back((*found)[i].path);
+    return paths;
+  }
+
+  // The files of torch.save in a step that no checkpoint in it reads: an optimizer that is left out, random
+  // states, a data loader.
+  FileSums SumsOfRest(const Place& place, const OpenedSource& opened,
+                      const std::vector<std::string>& others) const {
+    if (!IsDirectoryOfFiles(place)) return {};
+    const auto files = ListStepFiles(fs_, place.path);
+    if (!files.ok()) return {};
+    std::set<std::string> read;
+    for (const std::string& file : opened.source().catalog().files)
+      read.insert(JoinPath(opened.source().directory(), file));
+    std::vector<std::string> names;
+    for (const StepFile& file : *files) {
+      const std::string path = JoinPath(place.path, file.name);
+      const auto is_in = [&](const std::string& other) { return path.starts_with(other + "/"); };
+      if (!read.contains(path) && std::ranges::none_of(others, is_in)) names.push_back(file.name);
+    }
+    return FindZips(fs_, place.path, names);
   }
 
   // A step may have more than the checkpoint that is read of it: an optimizer in a directory of its own, a

@@ -149,7 +149,7 @@ class PartsChecker {
       Open(directory_, options);
       return CheckWeights();
     }
-    const Result<std::vector<Recognised>> found = RecogniseAll(fs_, directory_);
+    const Result<std::vector<Recognised>> found = RecogniseStep(fs_, directory_);
     if (!found.ok()) return Take(found.status(), directory_);
     if (found->empty()) return OpenRunsInside();
     parts_.system = SystemOf(fs_, directory_);
