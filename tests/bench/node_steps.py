@@ -9,21 +9,19 @@ one of two nodes; NVRx verifies nothing that it reads, and needs torch.load of a
 import argparse
 import importlib.util
 import json
-import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
 
+import cairn.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from save_speed import rotated, size_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
-
-import cairn.torch
-from save_speed import rotated, size_of
 
 TENSORS = 120
 
