@@ -1,5 +1,7 @@
 #include "ckpt/job/local_owner.h"
 
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/canonical_path.h"
@@ -56,6 +58,9 @@ Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const Local
   if (!info.ok()) return info.status().kind() == StatusKind::kNotFound ? OkStatus() : info.status();
   if (info->kind != FileKind::kDirectory)
     return IoError("{} is a link or a file, not a directory; {}", directory, kRemedy);
+  // /dev/shm is everybody's, and a training trusts what it finds in its own directory there.
+  if (fs.HasOtherProcesses() && info->user != ::geteuid())
+    return IoError("{} belongs to another user, number {}; {}", directory, info->user, kRemedy);
   const Result<LocalOwner> found = ReadLocalOwner(fs, directory);
   if (!found.ok()) return found.status().kind() == StatusKind::kNotFound ? OkStatus() : found.status();
   if (found->Is(owner)) return OkStatus();

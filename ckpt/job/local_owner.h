@@ -39,7 +39,7 @@ inline constexpr std::string_view kLocalOwnerName = "OWNER";
 Result<LocalOwner> ReadLocalOwner(FileSystem& fs, const std::string& directory);
 
 // OK if `owner` may use the local directory: it does not exist, is its own, or has no steps and no owner.
-// Changes nothing. Errors: IoError naming the owner, or if it is not a directory.
+// Changes nothing. Errors: IoError naming the owner, or if it is not a directory, or is another user's.
 Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const LocalOwner& owner);
 
 // The local directory, used by one training.

@@ -1,6 +1,7 @@
 #include "ckpt/job/local_place.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -231,6 +232,16 @@ TEST(LocalPlace, OnlyTheOwningRunReadsOrCleansLocalSteps) {
     EXPECT_TRUE(left.empty());
     EXPECT_EQ(std::ranges::count(after, "theirs", [](const auto& entry) { return entry.second; }), 5);
   }
+}
+
+TEST(LocalPlace, RefusesADirectoryOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  Scene scene;
+  ASSERT_EQ(::chown(scene.place.c_str(), 1, 1), 0);
+  const auto place = Open(scene.a, scene.local);
+  ASSERT_FALSE(place.ok());
+  EXPECT_NE(place.status().message().find("belongs to another user"), std::string::npos);
+  EXPECT_EQ(place.status().kind(), StatusKind::kIoError);  // training continues without it
 }
 
 TEST(LocalPlace, AnotherRunHasItsOwnDirectory) {
