@@ -329,15 +329,17 @@ class Checker {
     return OkStatus();
   }
 
-  // A step, or a copy of one under another name.
-  static bool IsDirectoryOfFiles(const Place& place) {
-    return place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree;
+  // A step, or a copy of one under another name. With --allow optimizer the files beside the model may be
+  // lost.
+  bool ChecksRestOf(const Place& place) const {
+    return (place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree) &&
+           !FitsAnyGlob("optimizer", asked_.open.allow);
   }
 
   // Those in a step that are not the one that was opened: a critic beside the policy.
   std::vector<std::string> OtherCheckpoints(const Place& place, const OpenedSource& opened) const {
     std::vector<std::string> paths;
-    if (!IsDirectoryOfFiles(place)) return paths;
+    if (!ChecksRestOf(place)) return paths;
     const auto found = RecogniseStep(fs_, place.path);
     for (size_t i = 1; found.ok() && i < found->size(); ++i)
       if ((*found)[i].path != opened.source().directory()) paths.push_back((*found)[i].path);
@@ -348,7 +350,7 @@ class Checker {
   // states, a data loader.
   FileSums SumsOfRest(const Place& place, const OpenedSource& opened,
                       const std::vector<std::string>& others) const {
-    if (!IsDirectoryOfFiles(place)) return {};
+    if (!ChecksRestOf(place)) return {};
     const auto files = ListStepFiles(fs_, place.path);
     if (!files.ok()) return {};
     std::set<std::string> read;
@@ -366,7 +368,7 @@ class Checker {
   // A step may have more than the checkpoint that is read of it: an optimizer in a directory of its own, a
   // second model.
   void CheckRestOfStep(const Place& place, std::vector<Problem>& problems) const {
-    if (place.kind != PlaceKind::kForeignStep || FitsAnyGlob("optimizer", asked_.open.allow)) return;
+    if (place.kind != PlaceKind::kForeignStep || !ChecksRestOf(place)) return;
     if (const auto files = ListStepFiles(fs_, place.path); files.ok())
       std::ranges::move(CheckStepFiles(fs_, place.path, *files).problems, std::back_inserter(problems));
   }
