@@ -56,9 +56,12 @@ class FlagsTest(CliTest):
         self.assertIn(f"--save-local-interval {memory} ", flags["cairn train"])
         self.assertIn("--redundancy xor:8", flags["cairn train"])
         self.assertIn(f'every={run // memory}, redundancy="xor:8"', flags["cairn.torch"])
-        self.assertIn(f"--non-persistent-save-interval {memory} ", flags["Megatron-LM"])
+        self.assertRegex(flags["Megatron-LM"], f'redundancy="xor:8"\\);.* --non-persistent-save-interval {memory}$')
+        for framework in ("DeepSpeed", "torchtitan", "Hugging Face"):
+            self.assertIn(f'local="/dev/shm/cairn", every={run // memory}, redundancy="xor:8"', flags[framework])
+            self.assertRegex(flags[framework], rf"\b{memory}\b")
         alone = next(plan["tiers"][0]["interval"] for plan in found["others"] if len(plan["tiers"]) == 1)
-        for framework in ("NeMo", "DeepSpeed", "torchtitan", "Hugging Face", "Lightning"):
+        for framework in ("NeMo", "Lightning"):
             self.assertRegex(flags[framework], rf"\b{alone}\b")
 
     def test_no_failure_seen_states_the_prior_and_the_bound(self):
