@@ -1,5 +1,5 @@
-"""Steps on the nodes of a training of PyTorch: a save until it returns, and a resume, beside a copy of as much memory, torch.distributed.checkpoint
-and NVIDIA's local checkpoints (nvidia-resiliency-ext, if it is installed).
+"""Steps on the nodes of a training of PyTorch: a save until it returns, and a resume, beside a copy of as much memory, torch.distributed.checkpoint,
+torch_checkpointing, and NVIDIA's local checkpoints (nvidia-resiliency-ext, if it is installed).
 
 Each of the ranks is a node of its own; all nodes' directories are in memory. Contenders take turns, and each round starts with the next one. A
 resume counts once the tensors have the bits that were saved. The first round warms up. `xor:2` and NVRx's cliques of 2 both survive the loss of
@@ -9,6 +9,7 @@ one of two nodes; NVRx verifies nothing that it reads, and needs torch.load of a
 import argparse
 import importlib.util
 import json
+import pathlib
 import shutil
 import statistics
 import sys
@@ -22,6 +23,9 @@ import torch.distributed.checkpoint as dcp
 from save_speed import rotated, size_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "interop"))
+from rank_files_writer import place_torch_checkpointing  # noqa: E402
 
 TENSORS = 120
 
@@ -84,6 +88,30 @@ class Dcp:
         dcp.load(state, checkpoint_id=self.path)
 
 
+class TorchCheckpointing:
+    name = "torch_checkpointing"
+
+    def __init__(self, directory):
+        place_torch_checkpointing(f"{directory}/{dist.get_rank()}")
+        import torch_checkpointing
+        from torch_checkpointing.default_resharder import DefaultResharder
+
+        item = torch_checkpointing.ItemSpec(resharder=DefaultResharder())
+        save = torch_checkpointing.SyncCheckpointSaverConfig()
+        self.manager = torch_checkpointing.CheckpointManager.Config(items={"model": item}, save=save).build()
+        self.directory = directory
+
+    def save(self, state, step):
+        self.path = f"{self.directory}/torch_checkpointing-{step}"
+        self.manager.save(self.path, {"model": state})
+        dist.barrier()
+        if dist.get_rank() == 0:
+            shutil.rmtree(f"{self.directory}/torch_checkpointing-{step - 1}", ignore_errors=True)
+
+    def load(self, state):
+        self.manager.load(self.path, into={"model": state})
+
+
 class Nvrx:
     def __init__(self, directory, copies):
         from nvidia_resiliency_ext.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
@@ -112,7 +140,7 @@ def rank_of(rank, a, directory, out):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=a.ranks)
     state = make_state(size_of(a.bytes), init_device_mesh("cpu", (a.ranks,)))
-    contenders = [Copy(state, directory), Ours(directory), Ours(directory, "xor:2"), Dcp(directory)]
+    contenders = [Copy(state, directory), Ours(directory), Ours(directory, "xor:2"), Dcp(directory), TorchCheckpointing(directory)]
     if importlib.util.find_spec("nvidia_resiliency_ext"):
         contenders += [Nvrx(directory, 1), Nvrx(directory, 2)]
     times = {contender.name: [] for contender in contenders}
