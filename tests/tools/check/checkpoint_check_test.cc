@@ -102,7 +102,7 @@ TEST_F(CheckpointCheckTest, ChecksAnotherSystemsFilesByTheirChecksumsOrTheirSeal
   const std::string step = Foreign();
   const CheckpointReport good = CheckOne(step);
   EXPECT_TRUE(good.passed()) << good.status().message();
-  EXPECT_EQ(good.what, "structure, every byte by its checksum, values");
+  EXPECT_EQ(good.what, "structure, every byte by its checksum, values; other files by their checksums");
   EXPECT_EQ(CheckOne(dir_ / "foreign", {.open = {}, .all = true}).notes,
             std::vector<std::string>{step + " has no seal"});
   Check(step, {.open = {}, .sample = SampleSize{}});

@@ -96,7 +96,7 @@ TEST(StateDictTest, NamesRanksThatDisagreeOnATensor) {
 TEST(StateDictTest, NamesATensorThatRanksMapDifferently) {
   StateDict dict;
   const auto at = [](const std::string& group) {
-    StateTensor tensor = Tensor(group + ".w", {4});
+    StateTensor tensor = Tensor(group + ".w", {4, 4});  // a vector of "ema" would not be a model
     tensor.path = {group, "w"};
     return tensor;
   };
