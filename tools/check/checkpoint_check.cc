@@ -263,10 +263,11 @@ class Checker {
 
   // Another system's checkpoint: its structure is good if it opens. Bytes are verified against the checksums
   // in its files, if any.
-  Status CheckForeign(const Place& place) {
+  Status CheckForeign(const Place& place) { return CheckForeign(place, asked_.open); }
+  Status CheckForeign(const Place& place, const OpenOptions& options) {
     const std::string path = place.name();
     CAIRN_RETURN_IF_ERROR(RefuseSample(path));
-    const Result<OpenedSource> opened = OpenPlace(fs_, place, asked_.open);
+    const Result<OpenedSource> opened = OpenPlace(fs_, place, options);
     if (!opened.ok()) {
       if (ReportWithoutWeights(path)) return OkStatus();
       if (!AsksForFormat() && IsNothing(path, opened.status()))
@@ -322,9 +323,11 @@ class Checker {
     report.mixtures = std::move(census.mixtures);
     report.notes = std::move(census.notes);
     Report(std::move(report));
+    OpenOptions by_itself = options;  // a format and a config.json are of the model that was opened
+    by_itself.format = by_itself.config = "";
     for (const std::string& other : others) {
       CAIRN_ASSIGN_OR_RETURN(const Place one, PlaceAt(fs_, other));
-      CAIRN_RETURN_IF_ERROR(CheckForeign(one));
+      CAIRN_RETURN_IF_ERROR(CheckForeign(one, by_itself));
     }
     return OkStatus();
   }
