@@ -27,6 +27,7 @@ Result<TrainerLayout> ReadLayout(const std::string& file, const json& row) {
                        .last_after = of.Text("last_after", ""),
                        .without_last = of.Texts("without_last"),
                        .models = of.Texts("models"),
+                       .configs = of.Texts("configs"),
                        .beside = of.Texts("beside")};
   for (const json& parts : of.Rows("parts")) {
     JsonFacts facts(fmt::format("{}: {}: ", file, layout.program), parts);

@@ -29,7 +29,8 @@ struct TrainerLayout {
       without_last;                 // globs of files of other programs' steps, named the same, without it
   std::vector<std::string> models;  // directories of the model below a step; the last name may be a glob
   std::vector<ModelAndOptimizer> parts;
-  std::vector<std::string> beside;  // globs of other files beside the weights
+  std::vector<std::string> configs;  // directories below a step or its model: config.json, tokenizer
+  std::vector<std::string> beside;   // globs of other files beside the weights
 
   // The number in the name of a step; nullopt for other names.
   std::optional<int64_t> StepOf(std::string_view name) const;

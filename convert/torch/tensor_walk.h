@@ -40,7 +40,7 @@ bool IsCalledParameter(std::string_view name);
 
 // What lies below a value, hidden in calls or not.
 struct HeldElements {
-  int rank = -1;           // the most dimensions of a tensor; -1: there is none
+  int rank = -1;           // the largest number of dimensions of its tensors; -1 without a tensor
   bool parameter = false;  // a text says "weight" or "bias", as the keys of modules' tensors do
   bool others = false;     // bare storages and arrays of NumPy
 };

@@ -5,7 +5,7 @@ each iteration, and a load takes the newer of that and the persistent checkpoint
 each node and has only Megatron's small files. The tensors, and a copy of these files, are a step of the run
 SAVE/.cairn-nodes, which has none itself: they are only on the nodes. Before Megatron looks for a checkpoint,
 every rank gets the files of the newest step that the nodes can supply, once all its bytes are verified. If
-there is none, Megatron finds no file there and loads its persistent checkpoint.
+the nodes cannot supply any, Megatron finds no file there and loads its persistent checkpoint.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ class Nodes(NodeRun):
         self._found = None
 
     def _newest(self) -> tuple[int, str]:
-        """The iteration of the newest persistent checkpoint, and its mark; (-1, "") if there is none.
+        """Returns the iteration and the mark of the newest persistent checkpoint, or (-1, "") without one.
 
-        No other checkpoint has that mark, nor has this one if it is saved again.
+        No two checkpoints have the same mark. A checkpoint that is saved again gets another one.
         """
         with contextlib.suppress(FileNotFoundError):
             iteration = pathlib.Path(self._save, _TRACKER).read_text().strip()

@@ -268,7 +268,7 @@ def _load_state(
 def _train(
     original: Callable, trainer: Trainer, resume_from_checkpoint: Any = None, *more: Any, **named: Any
 ) -> Any:
-    """Of the Trainer."""
+    """Replaces Trainer.train."""
     steps = None
     if resume_from_checkpoint:
         output, explicit = os.path.abspath(str(trainer.args.output_dir)), resume_from_checkpoint is not True
@@ -285,7 +285,7 @@ def _train(
 
 
 def _save_checkpoint(original: Callable, trainer: Trainer, model: Any, trial: Any) -> None:
-    """Of the Trainer."""
+    """Replaces Trainer._save_checkpoint."""
     state, args = trainer.state, trainer.args
     steps = _steps(trainer.accelerator, trainer._get_output_dir(trial=trial), TRAINER_STATE_NAME)
 

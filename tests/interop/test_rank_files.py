@@ -72,6 +72,25 @@ class RankFilesTest(Case):
         cairn("strip", self.path("qwen3"), self.path("out"), "--config", config, "--format", "hf", "--dtype", "bf16")
         self.assertEqual(pathlib.Path(self.path("out", "tokenizer.json")).read_text(), '{"version": "1.0"}')
 
+    def test_a_release_has_the_tokenizer_that_a_program_keeps_elsewhere(self):
+        """As NeMo-RL does: nemo_rl/algorithms, tokenizer_path."""
+        policy = pathlib.Path(self.path("run", "step_2", "policy"))
+        cairn("convert", self.made / "qwen3", policy / "weights", "--to", "dcp")
+        (policy / "tokenizer").mkdir()
+        (policy / "tokenizer" / "tokenizer.json").write_text('{"version": "1.0"}')
+        config = self.made / "qwen3" / "huggingface"
+        cairn("strip", policy.parent, self.path("out"), "--config", config, "--format", "hf", "--dtype", "bf16")
+        self.assertEqual(pathlib.Path(self.path("out", "tokenizer.json")).read_text(), '{"version": "1.0"}')
+
+    def test_an_export_in_the_step_need_not_have_checksums(self):
+        step = pathlib.Path(self.path("run", "global_step_4"))
+        shutil.copytree(self.made / "fsdp", step / "policy")
+        (step / "export").mkdir()
+        save_file({"weight": torch.ones(4, 4)}, step / "export" / "model.safetensors")
+        done = cairn("verify", step, "--hash")
+        self.assertIn("export: good, 0 B checked (structure)", done.stdout)
+        self.assertIn("export: its format keeps no digests", done.stderr)
+
     def test_an_adapter_is_named_and_not_the_optimizer(self):
         """Without the optimizer, whose states have numbers, strip would read the weights; then the adapter is in its way."""
         for file in self.copy("qwen3").glob("model_*"):

@@ -114,7 +114,7 @@ def model():
 
 
 def container(until, first, checkpoint):
-    """Bridge's configuration. Its exit_interval is only looked at after an iteration, and the end of a training saves what is no multiple."""
+    """Bridge's configuration. Bridge checks exit_interval only after an iteration, and saves the last iteration even between two intervals."""
     last = until if first == until else ITERATIONS
     parts = {
         "model": model(),

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -263,8 +264,9 @@ class Checker {
 
   // Another system's checkpoint: its structure is good if it opens. Bytes are verified against the checksums
   // in its files, if any.
-  Status CheckForeign(const Place& place) { return CheckForeign(place, asked_.open); }
-  Status CheckForeign(const Place& place, const OpenOptions& options) {
+  Status CheckForeign(const Place& place) { return CheckForeign(place, asked_.open, /*beside=*/false); }
+  // `beside`: it is another checkpoint in the step that was asked for.
+  Status CheckForeign(const Place& place, const OpenOptions& options, bool beside) {
     const std::string path = place.name();
     CAIRN_RETURN_IF_ERROR(RefuseSample(path));
     const Result<OpenedSource> opened = OpenPlace(fs_, place, options);
@@ -286,29 +288,31 @@ class Checker {
           return std::ranges::find(source.catalog().files, item.first) == source.catalog().files.end();
         });
     }
-    if (asked_.hash && sums.empty())
-      return NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all",
-                          path);
+    const Status unsummed =
+        NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all", path);
+    const bool lacks_sums = asked_.hash && sums.empty();
+    if (lacks_sums && !beside) return unsummed;
     // Without a choice both, as far as possible.
     const bool values = asked_.values || !asked_.hash;
-    const std::vector<std::string> others = OtherCheckpoints(place, *opened);
-    const FileSums rest = checks_.hash ? SumsOfRest(place, *opened, others) : FileSums{};
-    const uint64_t bytes = sums.bytes + rest.bytes + (values ? source.catalog().bytes() : 0);
+    const Rest rest = RestOf(place, *opened);
+    const uint64_t bytes = sums.bytes + rest.sums.bytes + (values ? source.catalog().bytes() : 0);
     std::optional<Progress> progress(std::in_place, "verifying", bytes, asked_.show_progress);
     VerifyReport found =
         CheckFileSums(fs, source.directory(), sums, [&](uint64_t done) { progress->Update(done); });
-    VerifyReport of_rest =
-        CheckFileSums(fs_, place.path, rest, [&](uint64_t done) { progress->Update(sums.bytes + done); });
+    VerifyReport of_rest = CheckFileSums(fs_, place.path, rest.sums,
+                                         [&](uint64_t done) { progress->Update(sums.bytes + done); });
     found.bytes_checked += of_rest.bytes_checked;
     found.Join(std::move(of_rest));
     if (!sums.empty()) opened->foreign->SkipSums();  // they were all checked
     ExpertCensus census = TakeCensus(source.catalog().tensors, source.manifest().model);
     AllowLost(asked_.open.allow, census);
     for (std::string& lost : census.lost) found.problems.push_back({path, {}, "", std::move(lost)});
-    CheckRestOfStep(place, found.problems);
+    if (place.kind == PlaceKind::kForeignStep)
+      std::ranges::move(CheckStepFiles(fs_, place.path, rest.files).problems,
+                        std::back_inserter(found.problems));
     if (values) {
       ValueReport of_values = CheckValues(source, census, checks_.max_memory, [&](uint64_t done) {
-        progress->Update(sums.bytes + rest.bytes + done);
+        progress->Update(sums.bytes + rest.sums.bytes + done);
       });
       found.bytes_checked += of_values.bytes_checked;
       std::ranges::move(of_values.notes, std::back_inserter(census.notes));
@@ -319,61 +323,49 @@ class Checker {
     CheckpointReport report{
         std::move(found), path,
         fmt::format("structure{}{}{}", sums.empty() ? "" : ", every byte by its checksum",
-                    values ? ", values" : "", rest.empty() ? "" : "; other files by their checksums")};
+                    values ? ", values" : "", rest.sums.empty() ? "" : "; other files by their checksums")};
     report.mixtures = std::move(census.mixtures);
     report.notes = std::move(census.notes);
+    if (lacks_sums) report.notes.emplace_back(unsummed.message());
     Report(std::move(report));
     OpenOptions by_itself = options;  // a format and a config.json are of the model that was opened
     by_itself.format = by_itself.config = "";
-    for (const std::string& other : others) {
+    for (const std::string& other : rest.checkpoints) {
       CAIRN_ASSIGN_OR_RETURN(const Place one, PlaceAt(fs_, other));
-      CAIRN_RETURN_IF_ERROR(CheckForeign(one, by_itself));
+      CAIRN_RETURN_IF_ERROR(CheckForeign(one, by_itself, /*beside=*/true));
     }
     return OkStatus();
   }
 
-  // A step, or a copy of one under another name. With --allow optimizer the files beside the model may be
-  // lost.
-  bool ChecksRestOf(const Place& place) const {
-    return (place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree) &&
-           !FitsAnyGlob("optimizer", asked_.open.allow);
-  }
+  // What a step has beside the checkpoint that is read of it. With --allow optimizer it may be lost, so it is
+  // not checked.
+  struct Rest {
+    std::vector<StepFile> files;           // all of the step
+    std::vector<std::string> checkpoints;  // a critic beside the policy, an optimizer in a directory
+    FileSums sums;                         // of the files of torch.save that are in neither
+  };
 
-  // Those in a step that are not the one that was opened: a critic beside the policy.
-  std::vector<std::string> OtherCheckpoints(const Place& place, const OpenedSource& opened) const {
-    std::vector<std::string> paths;
-    if (!ChecksRestOf(place)) return paths;
-    const auto found = RecogniseStep(fs_, place.path);
-    for (size_t i = 1; found.ok() && i < found->size(); ++i)
-      if ((*found)[i].path != opened.source().directory()) paths.push_back((*found)[i].path);
-    return paths;
-  }
-
-  // The files of torch.save in a step that no checkpoint in it reads: an optimizer that is left out, random
-  // states, a data loader.
-  FileSums SumsOfRest(const Place& place, const OpenedSource& opened,
-                      const std::vector<std::string>& others) const {
-    if (!ChecksRestOf(place)) return {};
-    const auto files = ListStepFiles(fs_, place.path);
-    if (!files.ok()) return {};
+  Rest RestOf(const Place& place, const OpenedSource& opened) const {
+    Rest rest;
+    const bool step =
+        place.kind == PlaceKind::kForeignStep || place.kind == PlaceKind::kTree;  // a copy of one
+    if (!step || FitsAnyGlob("optimizer", asked_.open.allow)) return rest;
+    if (auto files = ListStepFiles(fs_, place.path); files.ok()) rest.files = *std::move(files);
+    const std::string directory = opened.source().directory();
+    if (const auto found = RecogniseStep(fs_, place.path); found.ok())
+      for (const Recognised& one : *found | std::views::drop(1))
+        if (one.path != directory) rest.checkpoints.push_back(one.path);
+    if (!checks_.hash) return rest;
     std::set<std::string> read;
-    for (const std::string& file : opened.source().catalog().files)
-      read.insert(JoinPath(opened.source().directory(), file));
+    for (const std::string& file : opened.source().catalog().files) read.insert(JoinPath(directory, file));
     std::vector<std::string> names;
-    for (const StepFile& file : *files) {
+    for (const StepFile& file : rest.files) {
       const std::string path = JoinPath(place.path, file.name);
       const auto is_in = [&](const std::string& other) { return path.starts_with(other + "/"); };
-      if (!read.contains(path) && std::ranges::none_of(others, is_in)) names.push_back(file.name);
+      if (!read.contains(path) && std::ranges::none_of(rest.checkpoints, is_in)) names.push_back(file.name);
     }
-    return FindZips(fs_, place.path, names);
-  }
-
-  // A step may have more than the checkpoint that is read of it: an optimizer in a directory of its own, a
-  // second model.
-  void CheckRestOfStep(const Place& place, std::vector<Problem>& problems) const {
-    if (place.kind != PlaceKind::kForeignStep || !ChecksRestOf(place)) return;
-    if (const auto files = ListStepFiles(fs_, place.path); files.ok())
-      std::ranges::move(CheckStepFiles(fs_, place.path, *files).problems, std::back_inserter(problems));
+    rest.sums = FindZips(fs_, place.path, names);
+    return rest;
   }
 
   // A file of torch.save that is not a model, but a schedule or random states: its pickle was read, and its

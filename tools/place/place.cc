@@ -144,8 +144,9 @@ Result<Place> PlaceAt(FileSystem& fs, const std::string& path) {
   if (IsOfCairn(names) || ParseStepDirName(LastName(CanonicalPath(path))))
     return native(PlaceKind::kUnfinishedRun);
   const FoundStep itself = FoundStepAt(fs, path);
-  place.steps = ListForeignSteps(fs, path);
-  const bool step = place.sealed || itself.step || HasOwnState(names, place.steps);
+  bool step = place.sealed || itself.step;
+  if (!step) place.steps = ListForeignSteps(fs, path);
+  step = step || HasOwnState(names, place.steps);
   place.kind = step ? PlaceKind::kForeignStep : PlaceKind::kForeignRun;
   if (!step && place.steps.empty()) {
     place.steps = FilesOfSteps(fs, path, names);

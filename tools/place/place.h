@@ -80,8 +80,8 @@ Result<std::vector<FoundStep>> StepsToSeal(FileSystem& fs, const std::string& ar
 // count.
 std::string KindOfName(std::string_view name);
 
-// A sentence about a checkpoint that lies beside the steps of a run, as a training of transformers leaves its
-// model when it ends. It is not one of the steps. Empty if there is none.
+// A sentence about a checkpoint that lies beside the steps of a run: a training of transformers leaves its
+// model there when it ends. Returns an empty text if only steps are in the run.
 std::string CheckpointBesideSteps(FileSystem& fs, const Place& place);
 
 // The runs in a directory, of any system.

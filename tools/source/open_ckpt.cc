@@ -38,9 +38,8 @@ bool HoldsWeights(const CheckpointSource& source) {
 
 // How tensors under their own names become those of a model whose config.json is next to their file.
 void NoteConfig(const OpenedSource& opened, Notes& notes) {
-  const std::string& directory = opened.foreign->directory();
   if (opened.foreign->manifest().model.architecture || !HoldsWeights(*opened.foreign)) return;
-  for (const std::string& beside : DirectoriesOfConfig(directory))
+  for (const std::string& beside : opened.DirectoriesOfConfig())
     if (opened.fs().Stat(JoinPath(beside, "config.json")).ok())
       notes.push_back(fmt::format("note: --config {} reads {} as the model of that config.json", beside,
                                   opened.foreign->name()));
@@ -160,8 +159,15 @@ std::vector<std::string> OpenedSource::LeftBehind() const {
   return log->Unread(path);
 }
 
-std::vector<std::string> DirectoriesOfConfig(const std::string& weights) {
-  return {weights, JoinPath(weights, "huggingface")};
+std::vector<std::string> OpenedSource::DirectoriesOfConfig() const {
+  std::vector<std::string> directories = {source().directory()};
+  if (log && path != directories[0] && step.fs().List(path).ok()) directories.push_back(path);
+  for (size_t i = 0, known = directories.size(); i < known; ++i)
+    for (const TrainerLayout& layout : TrainerLayouts())
+      for (const std::string& config : layout.configs)
+        if (std::string at = JoinPath(directories[i], config); step.fs().List(at).ok())
+          directories.push_back(std::move(at));
+  return directories;
 }
 
 Result<OpenedSource> OpenAnyCkpt(FileSystem& fs, const std::string& argument, const OpenOptions& options) {

@@ -34,13 +34,11 @@ struct OpenedSource {
   CheckpointSource& source() const {
     return foreign ? static_cast<CheckpointSource&>(*foreign) : *step.reader;
   }
+  // Where config.json and tokenizer may be: beside the weights, in their step, or where a program keeps them.
+  std::vector<std::string> DirectoriesOfConfig() const;
   // The files next to another system's checkpoint that were neither read nor copied (ReadLog::Unread).
   std::vector<std::string> LeftBehind() const;
 };
-// Where a training keeps config.json and tokenizer: beside its weights, or, as verl and SkyRL do, in a
-// directory there.
-std::vector<std::string> DirectoriesOfConfig(const std::string& weights);
-
 // Steps that do not open are skipped, with a note; with the format "native" no other is taken.
 // `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 // Errors: NotFound, Corrupt, NotSupported naming the path.

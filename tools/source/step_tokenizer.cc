@@ -1,7 +1,6 @@
 #include "tools/source/step_tokenizer.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "convert/formats/hugging_face/block_scaled.h"
 #include "convert/formats/hugging_face/weight_files.h"
@@ -42,13 +41,10 @@ FileCopies Copied(const OpenedSource& opened, FileCopies files) {
 
 Result<FileCopies> TokenizerOf(const OpenedSource& opened) {
   FileSystem& fs = opened.step.fs();
-  std::vector<std::string> places = DirectoriesOfConfig(opened.source().directory());
-  if (opened.log) places.push_back(opened.path);
-  CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerOf(fs, places.front()));
-  for (const std::string& place : places | std::views::drop(1)) {
-    if (!fs.List(place).ok()) continue;
-    CAIRN_ASSIGN_OR_RETURN(FileCopies beside, TokenizerOf(fs, place));
-    files.merge(beside);
+  FileCopies files;
+  for (const std::string& directory : opened.DirectoriesOfConfig()) {
+    CAIRN_ASSIGN_OR_RETURN(FileCopies found, TokenizerOf(fs, directory));
+    files.merge(found);
   }
   CAIRN_RETURN_IF_ERROR(AddLoading(opened, files));
   return Copied(opened, std::move(files));

@@ -165,8 +165,8 @@ def resume(
     """Calls `load(step, peers)` with one step after the other until one is loaded on all ranks.
 
     peers: for Opened. verify: every byte of a step on the nodes, before `load` gets it. Raises
-    FileNotFoundError if there is no step yet, CorruptError if none can be loaded, and errors of `load` that
-    are no damage.
+    FileNotFoundError if no step exists yet, CorruptError if none can be loaded, and errors of `load` other
+    than damage.
     """
     current, run = helper(), absolute(path)
     if not opened(current, run, local, _job.session.nonce(0, seconds), seconds):

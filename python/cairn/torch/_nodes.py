@@ -374,7 +374,7 @@ def _mapped(file: Union[str, os.PathLike], shared: bool = False) -> torch.Tensor
 
 
 def _put(opened: TorchOpened, owners: list[str], place: str) -> dict[str, dict]:
-    """Writes files of these ranks, if the node has not got them yet, and empty ones for `take_own` of all.
+    """Writes the files of these ranks that the node lacks, and empty ones for `take_own` of all ranks.
 
     Returns the entries of the latter, by file and number. Raises CorruptError.
     """
@@ -407,7 +407,7 @@ def _rank() -> int:
 
 
 def step_of(name: str) -> int:
-    """The number at the end of a name; -1 if it has none."""
+    """The number at the end of a name; -1 for a name without one."""
     found = re.search(r"[0-9]+$", name)
     return int(found.group()) if found else -1
 
