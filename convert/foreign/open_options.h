@@ -24,8 +24,8 @@ struct OpenOptions {
   std::vector<std::string> allow;  // globs of stored names without a place, to leave out
   Replicas replicas = Replicas::kStrict;
   std::string config;  // config.json of the model, or its directory, if names alone tell which it is
-  // With `config` of a model that no family's table describes: under the names that it has in the memory of
-  // transformers, for a training; else under those of its files.
+  // A model has the names of transformers' memory, for a training. Else those that a table describes have
+  // canonical names, and others, with `config`, those of their files.
   bool names_in_memory = false;
   uint64_t vocab_size = 0;  // true size of a padded vocabulary, if no file has it; 0: as in the files
   // An optimizer whose states have numbers or unknown names is carried as it is, unless `config` names the

@@ -47,8 +47,9 @@ struct System {
   // The form of a release's weights, if strip writes the format. Errors: as above.
   Result<ForeignModel> (*release)(const Model& model, Dtype dtype,
                                   const std::vector<ParameterSpec>& parameters) = nullptr;
-  bool experts = false;  // `plan` takes tensors of experts
-  int most_zero = 3;     // the largest ZeRO stage that `plan` takes
+  bool experts = false;    // `plan` takes tensors of experts
+  bool any_names = false;  // and those of any names, not only canonical ones
+  int most_zero = 3;       // the largest ZeRO stage that `plan` takes
   int most_zero_in_pipeline = 3;
   bool every_name = false;       // a release has shared parameters under each of their names
   bool has_tokenizer = false;    // programs that use its weights look for a tokenizer beside them

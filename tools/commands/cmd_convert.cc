@@ -26,6 +26,7 @@ struct ConvertArguments {
   TopologyFlags topology;
   StripFlags flags;
   int param_groups = 0;  // of an optimizer
+  std::optional<bool> names_in_memory;
   bool local_spec = false;
 };
 
@@ -37,6 +38,12 @@ Status CheckTrainingFlags(const ConvertArguments& arguments) {
         "--keep-fp32, --saturate and --tokenizer are only for hf, safetensors and native; {} takes --dtype",
         options.format->name);
   return OkStatus();
+}
+
+Status CheckNames(const ConvertArguments& arguments) {
+  const System& format = *arguments.flags.options.format;
+  if (!arguments.names_in_memory || format.any_names) return OkStatus();
+  return InvalidArgument("--names is only for dcp and universal; the names of {} are fixed", format.name);
 }
 
 Status CheckFlags(const ConvertArguments& arguments) {
@@ -97,7 +104,8 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
   TransferFlags flags = arguments.flags.transfer;
   flags.open.keep_unread = arguments.flags.options.format->name == "dcp";
-  flags.open.names_in_memory = true;
+  flags.open.names_in_memory = arguments.flags.options.format->any_names &&
+                               arguments.names_in_memory.value_or(!flags.open.config.empty());
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false, arguments.dtype));
   CAIRN_ASSIGN_OR_RETURN(Topology topology, arguments.topology.Of(opened.source().manifest()));
   ChooseZero(*arguments.flags.options.format, topology);
@@ -112,6 +120,7 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
 
 Result<int> RunConvert(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckQuantize(arguments.flags.options));
+  CAIRN_RETURN_IF_ERROR(CheckNames(arguments));
   if (!arguments.flags.options.format->release) return RunExportTo(arguments);
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
   StripFlags flags = arguments.flags;
@@ -161,6 +170,11 @@ void AddConvertCommand(CLI::App& app, Verb& verb) {
                   "implementation of Megatron-Core's layers, which names their norms: transformer_engine "
                   "(the default) or local",
                   {{"transformer_engine", false}, {"local", true}});
+  AddChoice<bool>(
+      *convert, "--names", arguments->names_in_memory,
+      "names of the tensors in dcp and universal: transformers, those of its modules in memory, so "
+      "that a training continues from it; or canonical. Default: transformers with --config",
+      {{"canonical", false}, {"transformers", true}});
   AddTopologyFlags(*convert, arguments->topology);
   AddStripFlags(*convert, arguments->flags);
   AddTransferFlags(*convert, arguments->flags.transfer, "a checkpoint in one of the listed formats",

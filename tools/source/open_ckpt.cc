@@ -7,6 +7,7 @@
 #include "convert/foreign/account.h"
 #include "convert/formats/hugging_face/config_model.h"
 #include "convert/formats/hugging_face/config_source.h"
+#include "convert/formats/hugging_face/training_names.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/stream/decode_values.h"
 #include "tools/archive/store/restore.h"
@@ -123,19 +124,32 @@ void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
   if (!history.empty()) step.Redescribe(std::move(model), history);
 }
 
-Result<OpenedSource> OpenAny(FileSystem& fs, const Place& place, const OpenOptions& options, Notes& notes) {
+std::unique_ptr<CheckpointSource> Taken(OpenedSource& opened) {
+  if (opened.foreign) return std::move(opened.foreign);
+  return std::move(opened.step.reader);
+}
+
+Result<OpenedSource> OpenByConfig(FileSystem& fs, const Place& place, const OpenOptions& options,
+                                  Notes& notes) {
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAt(fs, place, options, notes));
   if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
   if (const Manifest& manifest = opened.source().manifest(); manifest.model.architecture) {
     if (opened.foreign && IsReadByConfig(manifest.history)) return opened;  // instead of args
-    notes.push_back(
-        fmt::format("note: {} describes its own model; --config is not used for it", opened.source().name()));
+    if (!options.names_in_memory)
+      notes.push_back(fmt::format("note: {} describes its own model; --config is not used for it",
+                                  opened.source().name()));
     return opened;
   }
-  std::unique_ptr<CheckpointSource> source = std::move(opened.foreign);
-  if (!source) source = std::move(opened.step.reader);
-  CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(fs, std::move(source), options));
+  CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(fs, Taken(opened), options));
+  return opened;
+}
+
+Result<OpenedSource> OpenAny(FileSystem& fs, const Place& place, const OpenOptions& options, Notes& notes) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenByConfig(fs, place, options, notes));
+  const bool named = !options.config.empty() && !opened.source().manifest().model.architecture;
+  if (!options.names_in_memory || named) return opened;
+  CAIRN_ASSIGN_OR_RETURN(opened.foreign, UnderTrainingNames(Taken(opened)));
   return opened;
 }
 

@@ -19,6 +19,8 @@ struct ConfigMapping {
   TensorTable catalog;
   std::vector<ArrayPart> parts;   // array: a stored tensor. Of one tensor after the other
   std::map<uint32_t, Dims> seen;  // stored tensors that parts see in another shape (ForeignTensor)
+  // Tensors of the catalog that parts see so: columns in a turn.
+  std::map<uint32_t, uint64_t> made_by_turns;
   std::map<std::string, std::vector<std::string>> parameters_of;  // by each name of a stored tensor
   std::map<Fate, std::vector<uint32_t>> left;                     // stored tensors in no parameter
   // Stored tensors: tied embeddings, and a replica that must hold the same bytes (CheckTied).

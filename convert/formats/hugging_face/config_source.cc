@@ -93,24 +93,41 @@ class ConfigSource final : public SourceOverAnother {
  public:
   ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, Model model,
                std::vector<std::string> history)
-      : SourceOverAnother(std::move(source)), parts_(std::move(mapped.parts)), seen_(std::move(mapped.seen)) {
+      : SourceOverAnother(std::move(source)),
+        parts_(std::move(mapped.parts)),
+        seen_(std::move(mapped.seen)),
+        made_by_turns_(std::move(mapped.made_by_turns)) {
     manifest_.model = std::move(model);
     manifest_.files.clear();
     RenameMembers(mapped, manifest_.state);
-    for (const char* of_its_names : {"shared_params", "dcp_form", "dcp_others"})
-      manifest_.state.erase(of_its_names);
+    for (const char* of_its_names : {"shared_params", "dcp_others"}) manifest_.state.erase(of_its_names);
     manifest_.state.update(mapped.state);
     manifest_.state[kAccountKey] = AccountFor(*source_, mapped);
     std::ranges::move(history, std::back_inserter(manifest_.history));
     std::ranges::move(mapped.history, std::back_inserter(manifest_.history));
     catalog_ = std::move(mapped.catalog);
     catalog_.files = source_->catalog().files;
+    if (!made_by_turns_.empty()) ListRegions();
   }
 
   const TensorTable& catalog() const override { return catalog_; }
-  const Regions& regions() const override { return regions_; }
+  const Regions& regions() const override {
+    if (listed_) return *listed_;
+    return regions_;
+  }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
+    const auto turns = made_by_turns_.find(tensor);
+    return turns == made_by_turns_.end() ? ReadParts(tensor, box, out)
+                                         : ReadTurns(tensor, box, turns->second, out);
+  }
+
+  void ReadAhead(BoxSequence next) override {
+    ReadAheadBy(std::move(next), [this](const TensorBox& wanted, auto& boxes) { AddBoxes(wanted, boxes); });
+  }
+
+ private:
+  Status ReadParts(uint32_t tensor, const Box& box, std::span<std::byte> out) {
     for (const auto& [part, common] : regions_.parts().Meet(tensor, box)) {
       const Box seen = part.ToArray(common);
       if (!part.reorders() && common == box) return source_->ReadBox(part.array, seen, out);
@@ -125,11 +142,41 @@ class ConfigSource final : public SourceOverAnother {
     return OkStatus();
   }
 
-  void ReadAhead(BoxSequence next) override {
-    ReadAheadBy(std::move(next), [this](const TensorBox& wanted, auto& boxes) { AddBoxes(wanted, boxes); });
+  // Reads the turns that the box meets, all of each, and takes its columns.
+  Status ReadTurns(uint32_t tensor, const Box& box, uint64_t turn, std::span<std::byte> out) {
+    const int last = box.rank() - 1;
+    const uint64_t first = box.offset[last] / turn,
+                   end = (box.offset[last] + box.extent[last] + turn - 1) / turn;
+    Box turns = box;
+    turns.offset[last] = first;
+    turns.extent[last] = end - first;
+    turns.offset.push_back(0);
+    turns.extent.push_back(turn);
+    const uint64_t size = SizeOf(catalog_.tensors[tensor].dtype), columns = box.extent[last] * size;
+    std::vector<std::byte> read(turns.Volume() * size);
+    CAIRN_RETURN_IF_ERROR(ReadParts(tensor, turns, read));
+    auto from = read.begin() + static_cast<ptrdiff_t>((box.offset[last] - first * turn) * size);
+    for (; !out.empty();
+         out = out.subspan(columns), from += static_cast<ptrdiff_t>((end - first) * turn * size))
+      std::copy_n(from, columns, out.begin());
+    return OkStatus();
   }
 
- private:
+  // A tensor that is made by turns is one region.
+  void ListRegions() {
+    std::vector<Region> regions;
+    for (size_t i = 0; i < regions_.size(); ++i) {
+      Region region = regions_[i];
+      const bool by_turns = made_by_turns_.contains(region.tensor);
+      if (by_turns && !regions.empty() && regions.back().tensor == region.tensor) continue;
+      if (by_turns)
+        region =
+            Region::Whole(region.tensor, region.file, Box::Whole(catalog_.tensors[region.tensor].spec.shape));
+      regions.push_back(region);
+    }
+    listed_.emplace(std::move(regions));
+  }
+
   // The box around `seen` that is one in the stored tensor, too: all of the dimension that only is seen.
   Box WholeTurns(uint32_t stored, Box seen) const {
     const auto found = seen_.find(stored);
@@ -152,6 +199,7 @@ class ConfigSource final : public SourceOverAnother {
 
   // Only contiguous boxes are announced; columns of a transposed tensor are not contiguous, nor are turns.
   void AddBoxes(const TensorBox& wanted, std::deque<TensorBox>& boxes) const {
+    if (made_by_turns_.contains(wanted.tensor)) return;
     for (const auto& [part, common] : regions_.parts().Meet(wanted.tensor, wanted.box)) {
       if (seen_.contains(part.array)) continue;
       const Box stored = part.ToArray(common),
@@ -164,6 +212,8 @@ class ConfigSource final : public SourceOverAnother {
   TensorTable catalog_;
   const std::vector<ArrayPart> parts_;
   const std::map<uint32_t, Dims> seen_;
+  const std::map<uint32_t, uint64_t> made_by_turns_;
+  std::optional<RegionList> listed_;  // if a tensor is made by turns
   const PartRegions regions_{parts_, *source_};
   std::vector<std::byte> read_;
   BoxTransposer transposer_;

@@ -353,8 +353,6 @@ class NamesMapper {
   void NoteState() {
     for (const auto& [original, copy] : mapped_.twins)
       mapped_.parameters_of[entry(copy).spec.name] = mapped_.parameters_of[entry(original).spec.name];
-    if (const auto form = training_.state.find(kDcpForm); form != training_.state.end())
-      mapped_.state[kDcpForm] = *form;
     if (!in_memory_) return;
     if (!tied_.empty()) NameByTrained();
     std::set<std::string> held;
