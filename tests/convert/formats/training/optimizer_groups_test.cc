@@ -51,7 +51,7 @@ Result<TargetFiles> Plan(const char* format, const Source& source, TargetOptions
   return FindSystem(format)->plan(source, options);
 }
 
-std::string Refusal(const char* format, const Source& source, TargetOptions options = {}) {
+std::string RefusalBy(const char* format, const Source& source, TargetOptions options = {}) {
   const auto planned = Plan(format, source, options);
   EXPECT_FALSE(planned.ok()) << format;
   return planned.status().message();
@@ -76,9 +76,9 @@ TEST(OptimizerGroupsTest, UnnamedPairsAreMatricesThenVectorsOthersAreRefused) {
   EXPECT_THAT(groups->MembersOf(1), ElementsAre("a.bias", "b.bias"));
   for (auto& group : source.facts().state["param_groups"]) group["params"] = nullptr;
   for (const char* format : {"dcp", "megatron-deepspeed", "universal"})
-    EXPECT_THAT(Refusal(format, source), HasSubstr("does not record which parameters are in which group"));
+    EXPECT_THAT(RefusalBy(format, source), HasSubstr("does not record which parameters are in which group"));
   source.facts().state["param_groups"][0]["params"] = {"a.weight", "b.weight"};
-  EXPECT_THAT(Refusal("dcp", source), HasSubstr("a.bias has an optimizer's state but is in none"));
+  EXPECT_THAT(RefusalBy("dcp", source), HasSubstr("a.bias has an optimizer's state but is in none"));
 }
 
 TEST(OptimizerGroupsTest, HyperParametersFollowTheirParameters) {
@@ -98,7 +98,7 @@ TEST(OptimizerGroupsTest, HyperParametersFollowTheirParameters) {
   EXPECT_TRUE(PartGroups(tensors, 1, one, true, state).ok());
   EXPECT_EQ(state.groups.hyper[0]["weight_decay"], 0.25);
   EXPECT_THAT(state.notes, ElementsAre(HasSubstr("weight_decay of a.bias, weight_decay of b.bias")));
-  EXPECT_THAT(Refusal("megatron-deepspeed", source, {.param_groups = 1}), HasSubstr("--allow optimizer"));
+  EXPECT_THAT(RefusalBy("megatron-deepspeed", source, {.param_groups = 1}), HasSubstr("--allow optimizer"));
   const auto planned = Plan("megatron-deepspeed", source, {.param_groups = 1, .allow_optimizer = true});
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   const nlohmann::json history = HistoryWith(source.manifest(), "megatron-deepspeed", planned->notes);
@@ -128,7 +128,7 @@ TEST(OptimizerStatesTest, StepsByParameterAreKeptOrRefused) {
   }
   EXPECT_TRUE(Plan("dcp", source).ok());
   EXPECT_TRUE(Plan("universal", source).ok());
-  EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("steps that differ between parameters"));
+  EXPECT_THAT(RefusalBy("megatron-deepspeed", source), HasSubstr("steps that differ between parameters"));
   const auto allowed = Plan("megatron-deepspeed", source, {.allow_optimizer = true});
   ASSERT_TRUE(allowed.ok()) << allowed.status().message();
   EXPECT_THAT(allowed->notes, testing::Contains(HasSubstr("all parameters get step 3")));
@@ -149,7 +149,7 @@ TEST(OptimizerStatesTest, EveryStateOfItsParametersShapeHasAPlace) {
   source.Add(PlainSpecs()[0], anything);
   for (const char* format : {"dcp", "universal"})
     EXPECT_THAT(Placed(Plan(format, source)), HasSubstr("a.weight/anything"));
-  EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("a.weight and b.weight share a group"));
+  EXPECT_THAT(RefusalBy("megatron-deepspeed", source), HasSubstr("a.weight and b.weight share a group"));
   source.Add(PlainSpecs()[2], anything);
   EXPECT_THAT(Placed(Plan("megatron-deepspeed", source)), HasSubstr("b.weight/anything"));
 }
@@ -162,7 +162,7 @@ TEST(OptimizerStatesTest, StatesWithoutAPlaceAreRefusedOrLeftOutByName) {
   EXPECT_THAT(Placed(Plan("dcp", source)), HasSubstr("a.weight/exp_avg_sq_row"));
   for (const char* format : {"megatron-deepspeed", "universal"}) {
     EXPECT_THAT(
-        Refusal(format, source),
+        RefusalBy(format, source),
         HasSubstr("a.weight: the optimizer's exp_avg_sq_row has shape [6], and the format holds states "
                   "of the parameter's, [6, 5]; --allow optimizer leaves it out"));
     const auto planned = Plan(format, source, {.allow_optimizer = true});
@@ -177,7 +177,7 @@ TEST(OptimizerStatesTest, AnUnknownStepIsNotZero) {
   state.erase("optimizer_step");
   const Source source(PlainSpecs(), state);
   for (const char* format : {"dcp", "megatron-deepspeed", "universal"})
-    EXPECT_THAT(Refusal(format, source), HasSubstr("number of updates"));
+    EXPECT_THAT(RefusalBy(format, source), HasSubstr("number of updates"));
   EXPECT_TRUE(Plan("dcp", source, {.allow_optimizer = true}).ok());
 }
 
@@ -203,7 +203,7 @@ class MegatronGroupsTest : public testing::Test {
 
 TEST_F(MegatronGroupsTest, FollowMegatronsRuleForStepsOfOtherPrograms) {
   EXPECT_TRUE(Plan("megatron", Gpt(Decays(0.1, 0.0))).ok());
-  EXPECT_THAT(Refusal("megatron", Gpt(Decays(0.0, 0.1))),
+  EXPECT_THAT(RefusalBy("megatron", Gpt(Decays(0.0, 0.1))),
               HasSubstr("weight decay 0.1 for vectors and 0 for matrices"));
   json by_part = {{{"lr", 1}, {"params", json::array({"embedding.word.weight"})}},
                   {{"lr", 2}, {"params", json::array()}}};
@@ -211,7 +211,7 @@ TEST_F(MegatronGroupsTest, FollowMegatronsRuleForStepsOfOtherPrograms) {
     if (spec.name != "embedding.word.weight") by_part[1]["params"].push_back(spec.name);
   for (const char* format : {"megatron", "torch-dist"})
     EXPECT_THAT(
-        Refusal(format, Gpt(by_part)),
+        RefusalBy(format, Gpt(by_part)),
         HasSubstr("embedding.word.weight and embedding.position.weight differ in the optimizer's lr"));
 }
 
@@ -222,7 +222,7 @@ TEST_F(MegatronGroupsTest, FusedTensorsOfAUniversalCheckpointShareOneStep) {
     spec.shape = {};
     source.Add(spec, Role::kStep);
   }
-  EXPECT_THAT(Refusal("universal", source), HasSubstr("steps that differ between parameters"));
+  EXPECT_THAT(RefusalBy("universal", source), HasSubstr("steps that differ between parameters"));
   EXPECT_TRUE(Plan("universal", source, {.allow_optimizer = true}).ok());
 }
 
@@ -242,7 +242,7 @@ TEST_F(MegatronGroupsTest, OtherOptimizersThanAdamHaveAPlaceUnlessTheyAreDistrib
   const Source sgd = Only(Gpt(groups), Role::kMomentumBuffer, all);
   for (const char* format : {"megatron", "torch-dist"}) {
     EXPECT_THAT(Placed(Plan(format, sgd)), HasSubstr("layers.0.mlp.up.weight/momentum_buffer"));
-    EXPECT_THAT(Refusal(format, sgd, {.topology = {.zero = 1}}),
+    EXPECT_THAT(RefusalBy(format, sgd, {.topology = {.zero = 1}}),
                 HasSubstr("the format has no place for the optimizer's momentum_buffer"));
   }
 }
@@ -259,7 +259,7 @@ TEST_F(MegatronGroupsTest, MuonAndAdamAreTwoOptimizers) {
   source.facts().state["param_groups"] = groups;
   EXPECT_THAT(Placed(Plan("torch-dist", source)), AllOf(HasSubstr("layers.0.mlp.up.weight/momentum_buffer"),
                                                         HasSubstr("final_norm.weight/exp_avg_sq")));
-  EXPECT_THAT(Refusal("megatron", source), HasSubstr("torch-dist holds them"));
+  EXPECT_THAT(RefusalBy("megatron", source), HasSubstr("torch-dist holds them"));
 }
 
 TEST_F(MegatronGroupsTest, MalformedValuesDoNotThrow) {
@@ -267,10 +267,10 @@ TEST_F(MegatronGroupsTest, MalformedValuesDoNotThrow) {
   groups[1]["weight_decay"] = "none";
   EXPECT_TRUE(Plan("megatron", Gpt(groups)).ok());
   for (const char* format : {"dcp", "megatron", "megatron-deepspeed", "universal"})
-    EXPECT_THAT(Refusal(format, Gpt({Decays(0.1, 0.0)[0], 7})), HasSubstr("has a group that is number"));
+    EXPECT_THAT(RefusalBy(format, Gpt({Decays(0.1, 0.0)[0], 7})), HasSubstr("has a group that is number"));
   Source source = Gpt(Decays(0.1, 0.0));
   source.facts().model.position_embedding = 7;
-  EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("position_embedding"));
+  EXPECT_THAT(RefusalBy("megatron-deepspeed", source), HasSubstr("position_embedding"));
 }
 
 TEST_F(MegatronGroupsTest, MembersFollowFromMegatronsEntries) {
