@@ -24,9 +24,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 LONG = bool(os.environ.get("CAIRN_LONG"))
-SHORT = ("apertus bailing_hybrid bert camembert deepseek_v4 ernie4_5_moe falcon fuyu gemma3_text gpt2 gpt_oss granitemoehybrid hrm_text hy_v4 inkling2_text "
-         "jamba kimi_linear lfm2 llama mamba minimax_m2 modernbert-decoder nemotron_h olmo_hybrid prophetnet qwen3_5_moe_text qwen3_next smollm3 "
-         "whisper zamba2").split()
+SHORT = ("apertus bailing_hybrid bert camembert deepseek_v4 ernie4_5_moe falcon fuyu gemma3_text gpt2 gpt_oss granitemoehybrid hrm_text hy_v4 "
+         "inkling2_text jamba kimi_linear lfm2 llama mamba minimax_m2 modernbert-decoder nemotron_h olmo_hybrid prophetnet qwen3_5_moe_text "
+         "qwen3_next smollm3 whisper zamba2").split()
 SHARDED = ("apertus bert cohere2_moe dots1 exaone4 fuyu gemma3_text granitemoe hrm_text jamba kimi_linear lfm2 minimax_m2 nemotron_h "
            "olmo_hybrid prophetnet qwen3_5_moe_text qwen3_next smollm3 solar_open").split()
 # Those that are refused, and why.
