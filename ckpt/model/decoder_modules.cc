@@ -9,7 +9,11 @@
 namespace cairn {
 namespace {
 
-uint64_t Bit(const CanonicalModule& module) { return uint64_t{1} << (&module - CanonicalModules().data()); }
+// The word of its bit, and the bit.
+std::pair<size_t, uint64_t> BitOf(const CanonicalModule& module) {
+  const auto index = static_cast<size_t>(&module - CanonicalModules().data());
+  return {index / 64, uint64_t{1} << index % 64};
+}
 
 void AddNamed(std::string_view name, ModuleSet& set) {
   if (const CanonicalModule* module = ModuleOfParameter(name)) set.Add(*module, name.ends_with(".bias"));
@@ -47,16 +51,21 @@ void MakeMixture(const LayerChoices& choices, ModuleSet& layer) {
 }  // namespace
 
 bool ModuleSet::Has(const CanonicalModule& module, bool bias) const {
-  return ((bias ? biases_ : weights_) & Bit(module)) != 0;
+  const auto [word, bit] = BitOf(module);
+  return ((bias ? biases_ : weights_)[word] & bit) != 0;
 }
 bool ModuleSet::Has(std::string_view name) const { return Has(*FindCanonicalModule(name), false); }
 bool ModuleSet::HasBias(std::string_view name) const { return Has(*FindCanonicalModule(name), true); }
-void ModuleSet::Add(const CanonicalModule& module, bool bias) { (bias ? biases_ : weights_) |= Bit(module); }
+void ModuleSet::Add(const CanonicalModule& module, bool bias) {
+  const auto [word, bit] = BitOf(module);
+  (bias ? biases_ : weights_)[word] |= bit;
+}
 void ModuleSet::RemoveAll(std::string_view begin) {
   for (const CanonicalModule& module : CanonicalModules())
     if (module.name.starts_with(begin)) {
-      weights_ &= ~Bit(module);
-      biases_ &= ~Bit(module);
+      const auto [word, bit] = BitOf(module);
+      weights_[word] &= ~bit;
+      biases_[word] &= ~bit;
     }
 }
 

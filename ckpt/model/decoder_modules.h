@@ -5,6 +5,7 @@
 // model has one.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -27,10 +28,11 @@ class ModuleSet {
   void RemoveAll(std::string_view begin);
   auto operator<=>(const ModuleSet&) const = default;
 
-  static constexpr size_t kMaxModules = 64;
+  static constexpr size_t kMaxModules = 128;
 
  private:
-  uint64_t weights_ = 0, biases_ = 0;  // a bit a module, in the order of CanonicalModules()
+  using Bits = std::array<uint64_t, kMaxModules / 64>;  // a bit a module, in the order of CanonicalModules()
+  Bits weights_ = {}, biases_ = {};
 };
 
 // The choices that decide on the modules of a dense decoder, as Megatron's flags name them. The defaults are
