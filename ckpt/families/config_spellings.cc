@@ -100,6 +100,9 @@ void ReadWindow(Model& model) {
   json& types = model.layer_types;
   if (!model.use_sliding_window.is_null() && model.use_sliding_window != true)
     model.sliding_window = types = nullptr;
+  else if (const int64_t interval = IntOf(model.full_attention_interval); !types.is_array() && interval > 0)
+    for (uint64_t i = 1; i <= layers; ++i)
+      types.push_back(i % static_cast<uint64_t>(interval) == 0 ? "full_attention" : "linear_attention");
   else if (!types.is_array() && model.max_window_layers.is_number())
     for (uint64_t i = 0; i < layers; ++i)
       types.push_back(model.max_window_layers <= i ? "sliding_attention" : "full_attention");

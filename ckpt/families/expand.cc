@@ -62,8 +62,12 @@ class Expander {
                        std::optional<uint64_t> expert = {}) const {
     std::string name = Numbered(module.Name(bias), kLayerNumber, static_cast<uint64_t>(layer));
     return StoredTensor(Numbered(std::move(name), kExpertNumber, expert.value_or(0)),
-                        SpecsOf(module, bias, layer), module.packing, static_cast<uint64_t>(shape_.KvHeads()),
-                        expert);
+                        SpecsOf(module, bias, layer), module.packing, Groups(module), expert);
+  }
+
+  uint64_t Groups(const Module& module) const {
+    const auto size = std::ranges::find(ModelFields(), module.groups, &ModelField::name)->size;
+    return static_cast<uint64_t>(std::max<int64_t>(1, shape_.*size));
   }
 
   // State dicts list all tensors of an expert, then those of the next.
@@ -179,7 +183,7 @@ ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& s
   if (packing != Packing::kGrouped) groups = 1;
   const bool matrix = specs[0].is_matrix();
   ForeignTensor tensor{std::move(name), specs[0].shape, {}};
-  const int dim = tensor.shape.rank() - (matrix ? 2 : 1);
+  const int dim = specs[0].of_experts ? 1 : 0;
   tensor.shape[dim] = 0;
   for (const ParameterSpec& spec : specs) tensor.shape[dim] += spec.shape[dim];
   uint64_t row = 0;
@@ -215,6 +219,8 @@ bool Holds(const std::string& condition, const Model& model, int layer) {
   if (condition == kNever) return false;
   if (condition[0] == '!') return !Holds(condition.substr(1), model, layer);
   if (condition == kMixture) return IsMixture(model, layer);
+  if (const json& types = model.layer_types; IsMixer(condition))
+    return types.is_array() && std::cmp_less(layer, types.size()) && types[layer] == condition;
   if (condition == kMtp) return layer >= IntOf(model.num_layers);
   return IsOn(model.Get(condition));
 }
@@ -233,7 +239,7 @@ Result<ExpandedModel> Expand(const Family& family, const Model& model, StoredFor
 }
 
 Result<DecoderModules> ModulesOf(const Family& family, Model model) {
-  if (model.dense_layers.empty()) model.num_layers = 1;  // all layers are alike
+  if (model.dense_layers.empty() && !HasMixers(model)) model.num_layers = 1;  // all layers are alike
   for (const ModelField& field : ModelFields()) {
     const bool counts_layers = field.size == &ModelShape::layers || field.size == &ModelShape::mtp_layers;
     if (field.size == nullptr || counts_layers) continue;

@@ -29,7 +29,7 @@ Result<ExpandedModel> Expand(const Family& family, const Model& model, StoredFor
 Result<DecoderModules> ModulesOf(const Family& family, Model model);
 
 // The weights, or the biases, of one stored module, which has `groups` groups if its packing is kGrouped.
-// Rows of a matrix are the last dimension but one, whether or not experts are stacked. `expert`: only that
+// Rows are the first dimension, or the second if experts are stacked. `expert`: only that
 // one of a stack is stored.
 ForeignTensor StoredTensor(std::string name, const std::vector<ParameterSpec>& specs, Packing packing,
                            uint64_t groups, std::optional<uint64_t> expert = {});

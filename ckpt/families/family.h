@@ -15,8 +15,8 @@
 namespace cairn {
 
 // A condition is kAlways, kNever, kMixture (the layer is a mixture of experts), kMtp (it is one of
-// multi-token prediction), the name of a field of the manifest's `model` that is true or a number, or "!" and
-// such a name.
+// multi-token prediction), one of kMixers (it has that token mixer), the name of a field of the manifest's
+// `model` that is true or a number, or "!" and such a name.
 inline constexpr const char* kAlways = "always";
 inline constexpr const char* kNever = "never";
 inline constexpr const char* kMixture = "mixture";
@@ -30,8 +30,8 @@ enum class Packing {
   kStacked,      // stacked along the rows: [Q; K; V], [gate; up]; a single one is stored as it is
   kTransposed,   // the same, stored [in, out] (GPT-2's Conv1D)
   kAlternating,  // stored [in, out], and of the outputs one of each module by turns (GPT-OSS)
-  kGrouped,      // for each group of heads: its query heads, one key head, one value head; [heads, 3, d] if
-                 // every query head has its own key and value
+  kGrouped,      // for each group of heads the rows of each module: its query heads, one key head, one value
+                 // head; [heads, 3, d] if every query head has its own key and value
 };
 
 struct Module {
@@ -41,8 +41,9 @@ struct Module {
   std::vector<std::string> canonical;  // "attention.query", ...; canonical_modules.h lists them
   std::string bias = kNever;           // condition for a bias
   Packing packing = Packing::kStacked;
-  std::string when = kAlways;    // condition for the module
-  std::string weight = kAlways;  // condition for a weight; a LayerNorm may have neither
+  std::string groups = "num_key_value_heads";  // of kGrouped: the size that counts them
+  std::string when = kAlways;                  // condition for the module
+  std::string weight = kAlways;                // condition for a weight; a LayerNorm may have neither
   // Suffixes of the weight's and the bias's name; {"", "_bias"} if the module is a parameter itself.
   std::vector<std::string> suffixes = {".weight", ".bias"};
 

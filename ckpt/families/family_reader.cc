@@ -121,6 +121,7 @@ class Reader {
                   .bias = of.Text("bias", kNever),
                   .when = of.Text("when", kAlways),
                   .weight = of.Text("weight", kAlways)};
+    module.groups = of.Text("groups", module.groups.c_str());
     if (row.contains("suffixes")) module.suffixes = of.Texts("suffixes");
     const std::string layout = of.Text("layout", "stacked");
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
@@ -131,6 +132,11 @@ class Reader {
     if (module.suffixes.size() != 2)
       return InvalidArgument("{}suffixes must be two: of the weight and of the bias",
                              Whose("module", row, "name"));
+    constexpr std::string_view kGroups[] = {"num_key_value_heads", "num_attention_heads",
+                                            "linear_num_key_heads"};
+    if (std::ranges::find(kGroups, module.groups) == std::end(kGroups))
+      return InvalidArgument("{}groups is '{}'; it must be one of {}", Whose("module", row, "name"),
+                             module.groups, fmt::join(kGroups, ", "));
     module.packing = static_cast<Packing>(known - kPackings.begin());
     modules.push_back(std::move(module));
     return OkStatus();
@@ -197,6 +203,7 @@ class Reader {
     if (condition.starts_with('!')) condition.erase(0, 1);
     if (condition == kMixture && HasField(NameOf(&Model::num_experts))) return OkStatus();
     if (condition == kMtp && HasField(NameOf(&Model::mtp_layers))) return OkStatus();
+    if (IsMixer(condition) && HasField(NameOf(&Model::layer_types))) return OkStatus();
     conditions_.insert(condition);
     if (IsSwitch(condition)) return OkStatus();
     return InvalidArgument(
@@ -205,10 +212,18 @@ class Reader {
         file_, module.name, key, condition);
   }
 
-  // Rows are the last dimension but one.
-  static bool HaveEqualRows(std::vector<ModelSize> a, std::vector<ModelSize> b) {
+  // Whether `groups` divides the rows of each of these heads.
+  static bool CanGroup(const std::string& groups, ModelSize heads) {
+    using E = ModelSizes;
+    if (groups == NameOf(&Model::linear_num_key_heads))
+      return heads == E::DeltaKeys || heads == E::DeltaValues || heads == E::DeltaHeads;
+    return heads == E::Query || (heads == E::KeyValue && groups == NameOf(&Model::num_key_value_heads));
+  }
+
+  // Rows are the first dimension, or the second of experts.
+  static bool HaveEqualRows(std::vector<ModelSize> a, std::vector<ModelSize> b, bool of_experts) {
     if (a.size() != b.size()) return false;
-    const size_t rows = a.size() < 2 ? 0 : a.size() - 2;
+    const size_t rows = of_experts ? 1 : 0;
     a[rows] = b[rows];
     return a == b;
   }
@@ -222,13 +237,12 @@ class Reader {
       if (canonical == nullptr) return fmt::format("'{}' is not a canonical module (ckpt/FORMAT.md)", name);
       const std::vector<ModelSize>& extents = canonical->extents;
       if (first == nullptr) first = &extents;
-      if (!HaveEqualRows(extents, *first))
+      if (!HaveEqualRows(extents, *first, canonical->of_experts()))
         return fmt::format("'{}' and '{}' have rows of different sizes", module.canonical[0], name);
       if (module.by_expert() && !canonical->of_experts())
         return fmt::format("'{}' is not of experts, so the name must not have {{e}}", name);
-      if (module.packing == Packing::kGrouped && extents[0] != ModelSizes::Query &&
-          extents[0] != ModelSizes::KeyValue)
-        return fmt::format("'{}' has no heads to group", name);
+      if (module.packing == Packing::kGrouped && !CanGroup(module.groups, extents[0]))
+        return fmt::format("'{}' has no heads to group by {}", name, module.groups);
       const bool outside = canonical->place != 0;
       if (outside == (module.name.find("{}") != std::string::npos))
         return fmt::format("'{}' is {} each layer, so the name must {}have {{}} for the layer's number", name,

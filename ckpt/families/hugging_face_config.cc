@@ -206,6 +206,8 @@ Result<ModelShape> ShapeOfFamily(const Family* table, const json& config) {
   DeriveSizes(*table, model);
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   CAIRN_RETURN_IF_ERROR(ReadDenseLayers(model));
+  ReadWindow(model);
+  if (HasMixers(model)) return NotSupported("layer_types: gated delta nets are not counted yet");
   CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*table, std::move(model)));
   return shape;
 }

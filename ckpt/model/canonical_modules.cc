@@ -15,6 +15,8 @@ using E = ModelSizes;
 int64_t HeadSize(ModelSize extent, const ModelShape& shape) {
   if (extent == E::Query || extent == E::KeyValue) return shape.HeadDim();
   if (extent == E::Values) return shape.ValueHeadDim();
+  if (extent == E::DeltaKeys) return shape.delta_key_dim;
+  if (extent == E::DeltaValues) return shape.delta_value_dim;
   return extent == E::KeyValueUp ? shape.KeyValueUpDim() : 1;
 }
 
@@ -34,6 +36,7 @@ std::span<const CanonicalModule> CanonicalModules() {
       {"attention.query", {E::Query, E::Hidden}, rows},
       {"attention.key", {E::KeyValue, E::Hidden}, rows, 0, kFused},
       {"attention.value", {E::KeyValue, E::Hidden}, rows, 0, kFused},
+      {"attention.gate", {E::Query, E::Hidden}, rows},
       {"attention.query_norm", {E::Head}},
       {"attention.key_norm", {E::Head}},
       {"attention.all_queries_norm", {E::Query}, rows},
@@ -47,6 +50,19 @@ std::span<const CanonicalModule> CanonicalModules() {
       {"attention.sinks", {E::Heads}, rows},
       {"attention.output", {E::Hidden, E::Values}, columns},
       {"attention.output_norm", {E::Hidden}},
+      {"delta_net.query", {E::DeltaKeys, E::Hidden}, rows},
+      {"delta_net.key", {E::DeltaKeys, E::Hidden}, rows},
+      {"delta_net.value", {E::DeltaValues, E::Hidden}, rows},
+      {"delta_net.gate", {E::DeltaValues, E::Hidden}, rows},
+      {"delta_net.beta", {E::DeltaHeads, E::Hidden}, rows},
+      {"delta_net.decay", {E::DeltaHeads, E::Hidden}, rows},
+      {"delta_net.query_convolution", {E::DeltaKeys, E::One, E::Convolution}, rows},
+      {"delta_net.key_convolution", {E::DeltaKeys, E::One, E::Convolution}, rows},
+      {"delta_net.value_convolution", {E::DeltaValues, E::One, E::Convolution}, rows},
+      {"delta_net.decay_bias", {E::DeltaHeads}, rows},
+      {"delta_net.decay_scale", {E::DeltaHeads}, rows},
+      {"delta_net.norm", {E::DeltaHead}},
+      {"delta_net.output", {E::Hidden, E::DeltaValues}, columns},
       {"post_attention_norm", {E::Hidden}},
       {"mlp.gate", {E::Ffn, E::Hidden}, rows},
       {"mlp.up", {E::Ffn, E::Hidden}, rows, 0, kFused},

@@ -25,6 +25,11 @@ struct ModelSizes {
   static int64_t KeyValueDown(const ModelShape& s) { return s.key_value_rank + s.rotated_dim; }
   static int64_t KeyValueRank(const ModelShape& s) { return s.key_value_rank; }
   static int64_t KeyValueUp(const ModelShape& s) { return s.heads * s.KeyValueUpDim(); }
+  static int64_t DeltaKeys(const ModelShape& s) { return s.delta_key_heads * s.delta_key_dim; }
+  static int64_t DeltaValues(const ModelShape& s) { return s.delta_value_heads * s.delta_value_dim; }
+  static int64_t DeltaHeads(const ModelShape& s) { return s.delta_value_heads; }
+  static int64_t DeltaHead(const ModelShape& s) { return s.delta_value_dim; }
+  static int64_t Convolution(const ModelShape& s) { return s.convolution; }
   static int64_t Ffn(const ModelShape& s) { return s.Ffn(); }
   static int64_t Vocab(const ModelShape& s) { return s.vocab; }
   static int64_t Positions(const ModelShape& s) { return s.Positions(); }

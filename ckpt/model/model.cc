@@ -43,6 +43,14 @@ constexpr ModelField kFields[] = {
     {"q_lora_rank", "of latent attention, for queries", &M::q_lora_rank, nullptr, &S::query_rank},
     {"kv_lora_rank", "the same for keys and values", &M::kv_lora_rank, nullptr, &S::key_value_rank},
     {"v_head_dim", "of values; left out: head_dim", &M::v_head_dim, nullptr, &S::value_head_dim},
+    {"linear_num_key_heads", "of gated delta nets", &M::linear_num_key_heads, "null", &S::delta_key_heads},
+    {"linear_num_value_heads", "the same for values: a multiple", &M::linear_num_value_heads, "null",
+     &S::delta_value_heads},
+    {"linear_key_head_dim", "elements of such a key", &M::linear_key_head_dim, "null", &S::delta_key_dim},
+    {"linear_value_head_dim", "elements of such a value", &M::linear_value_head_dim, "null",
+     &S::delta_value_dim},
+    {"linear_conv_kernel_dim", "tokens that their convolution sees", &M::linear_conv_kernel_dim, "null",
+     &S::convolution},
     {"tied_embeddings", "the word embedding is the output matrix", &M::tied_embeddings, "true"},
     {"embedding_multiplier", "a number or \"sqrt(hidden_size)\"", &M::embedding_multiplier, "null"},
     {"position_embedding", "learned, rope, alibi or none", &M::position_embedding, "\"learned\""},
@@ -56,7 +64,9 @@ constexpr ModelField kFields[] = {
      "a list with a 1 for each; N: every N-th; full_attention: those beside layers with a window",
      &M::layers_without_rope, "null"},
     {"sliding_window", "keys that a query sees, its own among them", &M::sliding_window, "null"},
-    {"layer_types", "sliding_attention or full_attention; left out: all slide", &M::layer_types, "null"},
+    {"layer_types",
+     "sliding_attention, full_attention, or linear_attention (a gated delta net); left out: all slide",
+     &M::layer_types, "null"},
     {"residual_multiplier", "factor on what attention and MLP add", &M::residual_multiplier, "1"},
     {"logits_divisor", "the logits are divided by it", &M::logits_divisor, "1"},
     {"normalization", "LayerNorm or RMSNorm", &M::normalization, "\"LayerNorm\""},
@@ -101,6 +111,8 @@ constexpr ModelField kFields[] = {
     {"qk_nope_head_dim", "head_dim without the rotated elements", &M::qk_nope_head_dim},
     {"layers_with_rope", "a list with a 1 for each", &M::layers_with_rope},
     {"no_rope_interval", "without such a list: every N-th layer does not rotate", &M::no_rope_interval},
+    {"full_attention_interval", "every N-th layer has attention, others are delta nets",
+     &M::full_attention_interval},
     {"other", "settings of the source that no field here expresses, by their own names", &M::other, "{}"},
 };
 static_assert(sizeof(ModelValues) == std::size(kFields) * sizeof(json), "each member has a row");
@@ -120,6 +132,12 @@ Status CheckProducts(const ModelShape& shape, bool states_head) {
   if (shape.heads % shape.kv_heads != 0)
     return InvalidArgument("the model's {} key and value heads do not divide its {} attention heads",
                            shape.kv_heads, shape.heads);
+  if (shape.delta_key_heads > 0 && shape.delta_value_heads % shape.delta_key_heads != 0)
+    return InvalidArgument("the model's {} key heads of gated delta nets do not divide its {} value heads",
+                           shape.delta_key_heads, shape.delta_value_heads);
+  if (shape.AllLayers() * shape.delta_value_heads > kMaxHeadBoxes)
+    return InvalidArgument("the model has {} layers of {} value heads; is its description damaged?",
+                           shape.AllLayers(), shape.delta_value_heads);
   if (shape.AllLayers() > kMaxLayers || shape.AllLayers() * shape.heads > kMaxHeadBoxes)
     return InvalidArgument("the model has {} layers of {} heads; is its description damaged?",
                            shape.AllLayers(), shape.heads);
@@ -164,7 +182,9 @@ void FillAttention(const Model& model, Model& of) {
   json &window = of.sliding_window, &types = of.layer_types;
   const auto slides = [](const json& type) { return type == "sliding_attention"; };
   if (types.is_array() && std::ranges::none_of(types, slides)) window = nullptr;
-  if (window.is_null() || (types.is_array() && std::ranges::all_of(types, slides))) types = nullptr;
+  if (!HasMixers(of) && (window.is_null() || (types.is_array() && std::ranges::all_of(types, slides))))
+    types = nullptr;
+  if (window.is_null() && types.is_array()) std::ranges::replace_if(types, slides, json("full_attention"));
 }
 
 // A list with a 1 for each layer that does not rotate; null if all do.
@@ -286,6 +306,14 @@ std::optional<std::string> FamilyOfText(const json& text) {
 json TextOfFamily(const std::optional<std::string>& family) {
   if (!family) return nullptr;
   return family->empty() ? kOfNoFamily : *family;
+}
+
+bool IsMixer(const json& layer_type) {
+  return std::ranges::any_of(kMixers, [&](std::string_view mixer) { return layer_type == mixer; });
+}
+
+bool HasMixers(const Model& model) {
+  return model.layer_types.is_array() && std::ranges::any_of(model.layer_types, IsMixer);
 }
 
 int64_t IntOf(const json& value) { return value.is_number_integer() ? value.get<int64_t>() : 0; }

@@ -28,7 +28,9 @@ namespace cairn {
 // A member for each row of the table; ModelFields() has what they mean.
 struct ModelValues {
   nlohmann::json num_layers, mtp_layers, hidden_size, num_attention_heads, vocab_size, num_key_value_heads,
-      head_dim, ffn_hidden_size, max_position_embeddings, q_lora_rank, kv_lora_rank, v_head_dim;
+      head_dim, ffn_hidden_size, max_position_embeddings, q_lora_rank, kv_lora_rank, v_head_dim,
+      linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim,
+      linear_conv_kernel_dim;
   nlohmann::json tied_embeddings, embedding_multiplier;
   nlohmann::json position_embedding, rotary_base, rotary_percent, qk_rope_head_dim, rotary_interleaved,
       rope_scaling, layers_without_rope, sliding_window, layer_types, residual_multiplier, logits_divisor;
@@ -41,7 +43,7 @@ struct ModelValues {
       softmax;
   nlohmann::json scale_attn_weights, query_pre_attn_scalar, use_sliding_window, max_window_layers,
       mlp_only_layers, decoder_sparse_step, first_k_dense_replace, moe_layers, mlp_layer_types,
-      n_shared_experts, qk_nope_head_dim, layers_with_rope, no_rope_interval;
+      n_shared_experts, qk_nope_head_dim, layers_with_rope, no_rope_interval, full_attention_interval;
   nlohmann::json other;
 
   bool operator==(const ModelValues&) const = default;
@@ -99,6 +101,12 @@ nlohmann::json TextOfFamily(const std::optional<std::string>& family);
 inline nlohmann::json Or(const nlohmann::json& value, nlohmann::json otherwise) {
   return value.is_null() ? std::move(otherwise) : value;
 }
+// Words of layer_types for layers whose token mixer is not attention: gated delta nets.
+inline constexpr std::string_view kMixers[] = {"linear_attention"};
+bool IsMixer(const nlohmann::json& layer_type);
+// True if a layer of the model has one.
+bool HasMixers(const Model& model);
+
 // True or a number: a missing switch is off.
 inline bool IsOn(const nlohmann::json& value) { return value == true || value.is_number(); }
 // An integer; 0 for any other value.

@@ -31,8 +31,14 @@ struct ModelShape {
   // none.
   int64_t query_rank = 0;
   int64_t key_value_rank = 0;
-  int64_t rotated_dim = 0;        // elements of a head that latent attention rotates
-  int64_t value_head_dim = 0;     // 0: head_dim
+  int64_t rotated_dim = 0;     // elements of a head that latent attention rotates
+  int64_t value_head_dim = 0;  // 0: head_dim
+  // Gated delta nets: their heads, the elements of one, and the tokens that their convolution sees; 0: none.
+  int64_t delta_key_heads = 0;  // divides delta_value_heads
+  int64_t delta_value_heads = 0;
+  int64_t delta_key_dim = 0;
+  int64_t delta_value_dim = 0;
+  int64_t convolution = 0;
   int64_t experts = 0;            // of a layer that is a mixture; 0: the model has none
   int64_t expert_ffn = 0;         // width inside an expert
   int64_t shared_ffn = 0;         // and inside the expert that every token visits

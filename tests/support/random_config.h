@@ -57,6 +57,12 @@ inline nlohmann::json RandomConfig(const Family& architecture, std::mt19937_64& 
                                                  {"moe_ffn_hidden_size", upto(7)},
                                                  {"shared_expert_ffn_hidden_size", upto(7)},
                                                  {"decoder_sparse_step", upto(2)},
+                                                 {"linear_num_key_heads", groups},
+                                                 {"linear_num_value_heads", heads},
+                                                 {"linear_key_head_dim", upto(5)},
+                                                 {"linear_value_head_dim", upto(5)},
+                                                 {"linear_conv_kernel_dim", upto(4)},
+                                                 {"full_attention_interval", upto(3)},
                                                  {"vocab_size", upto(50)},
                                                  {"max_position_embeddings", upto(20)}};
   nlohmann::json config = {{"model_type", architecture.name}, {"unknown_field", {{"kept", {1, 2}}}}};
