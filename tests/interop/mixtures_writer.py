@@ -26,7 +26,9 @@ from transformers import (
     MixtralConfig,
     OlmoeConfig,
     Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 EXPERTS, HIDDEN, WIDTH = 12, 24, 28  # torch.nn.functional.grouped_mm takes rows of whole 16 bytes
@@ -40,6 +42,10 @@ GROUPS = DENSE | {"n_routed_experts": EXPERTS, "n_shared_experts": 2, "n_group":
 LATENT = GROUPS | {"num_key_value_heads": 6, "kv_lora_rank": 14, "q_lora_rank": 18, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
                             "v_head_dim": 10}
 
+# Two key heads of gated delta nets, with three value heads each.
+DELTA = UNEVEN | {"head_dim": 8, "shared_expert_intermediate_size": 18, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+                  "linear_key_head_dim": 4, "linear_value_head_dim": 5, "linear_conv_kernel_dim": 3}
+
 # Every field that changes the function has a value that is not the default in one of them.
 MODELS = {
     "mixtral": MixtralConfig(**EVEN, num_local_experts=EXPERTS, head_dim=10, sliding_window=5),
@@ -48,6 +54,10 @@ MODELS = {
     "qwen2_moe-unbiased": Qwen2MoeConfig(**UNEVEN, shared_expert_intermediate_size=18, mlp_only_layers=[1], norm_topk_prob=True, qkv_bias=False),
     "qwen3_moe": Qwen3MoeConfig(**UNEVEN, head_dim=10, mlp_only_layers=[1], norm_topk_prob=True),
     "qwen3_moe-biased": Qwen3MoeConfig(**UNEVEN, decoder_sparse_step=2, attention_bias=True, use_sliding_window=True, sliding_window=5),
+    "qwen3_next": Qwen3NextConfig(**DELTA, full_attention_interval=2),
+    "qwen3_next-biased": Qwen3NextConfig(**DELTA, layer_types=["full_attention", "linear_attention", "linear_attention"], attention_bias=True,
+                                         mlp_only_layers=[1], norm_topk_prob=False),
+    "qwen3_5_moe_text": Qwen3_5MoeTextConfig(**DELTA, full_attention_interval=3, tie_word_embeddings=True),
     "olmoe": OlmoeConfig(**EVEN, num_experts=EXPERTS),
     "olmoe-clipped": OlmoeConfig(**EVEN, num_experts=EXPERTS, clip_qkv=0.25, norm_topk_prob=True),
     "glm4_moe": Glm4MoeConfig(**GROUPS, head_dim=8, use_qk_norm=True),
@@ -66,7 +76,7 @@ MODELS = {
     "llama4_text-listed": Llama4TextConfig(**EVEN, num_local_experts=EXPERTS, intermediate_size_mlp=54, head_dim=4, moe_layers=[0, 2],
                                            use_qk_norm=False, attention_bias=True, floor_scale=4),
 }
-TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+TRAINED = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe", "glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 
 
 def make_mixture(config, dtype=torch.float32):

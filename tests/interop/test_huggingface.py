@@ -51,6 +51,9 @@ MODELS = {
     "mistral": (transformers.MistralConfig(**GROUPED, num_key_value_heads=2, sliding_window=5), (2, 1)),
     "qwen2": (transformers.Qwen2Config(**GROUPED, num_key_value_heads=3, tie_word_embeddings=True), (3, 1)),
     "qwen3": (transformers.Qwen3Config(**GROUPED, num_key_value_heads=2, head_dim=10), (2, 1)),
+    "qwen3_5_text": (transformers.Qwen3_5TextConfig(
+        **GROUPED, num_key_value_heads=2, head_dim=8, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=6,
+        linear_key_head_dim=4, linear_value_head_dim=5, linear_conv_kernel_dim=3), (2, 1)),
     "gemma2": (transformers.Gemma2Config(**GROUPED, num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=7, sliding_window=5), (2, 1)),
     "phi3": (transformers.Phi3Config(**GROUPED, num_key_value_heads=3), (3, 1)),
 }

@@ -46,7 +46,9 @@ FEW = "cwm deepseek_v3 ernie4_5 exaone_moe glm gpt_bigcode gpt_oss granite hy_v3
 UNKNOWN = "and so are Megatron's names for its tensors"
 REFUSED = {kind: ({}, UNKNOWN) for kind in (
     "apertus bailing_hybrid cohere cohere2 ernie4_5_moe exaone4 falcon gemma gemma3_text glm4 glm_moe_dsa hunyuan_v1_dense hunyuan_v1_moe "
-    "mimo_v2_flash minimax_m2 nemotron_h olmo olmo2 olmo3 phi phimoe qwen3_5_text qwen3_next").split()} | {
+    "mimo_v2_flash minimax_m2 nemotron_h olmo olmo2 olmo3 phi phimoe").split()} | {
+    kind: ({}, "layer_types is")
+    for kind in ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")} | {
     "bloom": ({}, "position_embedding is"), "gemma2": ({}, "embedding_multiplier is"), "llama4_text": ({}, "router_method is"),
     "olmoe": ({}, "would ignore layers.0.attention.all_queries_norm.weight"), "opt": ({}, "activation is \"relu\"")}
 # Models of types that Megatron-Core computes, but not with these values.

@@ -13,7 +13,7 @@ from harness import written_for
 from mixtures_writer import EXPERTS, HIDDEN, MODELS, TRAINED, WIDTH, make_mixture
 from safetensors.torch import load_file, save_file
 from test_huggingface import TransformersTest, bits, logits, tensors
-from transformers import AutoConfig, AutoModelForCausalLM, GraniteMoeHybridConfig, NemotronHConfig, Qwen3NextConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GraniteMoeHybridConfig, NemotronHConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
@@ -58,8 +58,6 @@ HYBRIDS = [  # attention, states and experts
     NemotronHConfig(**HYBRID, head_dim=8, intermediate_size=48, moe_intermediate_size=24, moe_shared_expert_intermediate_size=24,
                     n_routed_experts=4, layers_block_type=["mamba", "moe", "attention", "moe"], mamba_num_heads=8, mamba_head_dim=8,
                     ssm_state_size=8, n_groups=2, chunk_size=8),
-    Qwen3NextConfig(**HYBRID, head_dim=8, intermediate_size=48, moe_intermediate_size=24, shared_expert_intermediate_size=24, num_experts=4,
-                    num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4),
 ]
 
 
@@ -136,6 +134,31 @@ class ReleasesTest(TransformersTest):
                 for directory, more in ((fused, ()), (self.dir / f"{name}-dcp", ("--config", source))):
                     self.cairn("strip", directory, f"{directory}-back", "--dtype", "fp32", *more)
                     self.check_equal(source, pathlib.Path(f"{directory}-back"))
+
+    def test_delta_nets_are_unpacked_as_transformers_does(self):
+        model = make_mixture(MODELS["qwen3_next"])
+        self.cairn("convert", self.save("source", model), "plain", "--to", "safetensors")
+        found = tensors(self.dir / "plain")
+        net, attention = model.model.layers[0].linear_attn, model.model.layers[1].self_attn
+        parts = net.fix_query_key_value_ordering(net.in_proj_qkvz.weight.T[None], net.in_proj_ba.weight.T[None])
+        for name, part in zip(("query", "key", "value", "gate", "beta", "decay"), parts, strict=True):
+            self.assertTrue(torch.equal(found[f"layers.0.delta_net.{name}.weight"], part.reshape(part.shape[1], -1).T), name)
+        query, gate = attention.q_proj.weight.view(6, 2, 8, 24).transpose(0, 1).reshape(2, 48, 24)
+        self.assertTrue(torch.equal(found["layers.1.attention.query.weight"], query))
+        self.assertTrue(torch.equal(found["layers.1.attention.gate.weight"], gate))
+        self.assertNotIn("layers.0.attention.query.weight", found)
+
+    def test_programs_without_delta_nets_refuse_them_by_name(self):
+        source = self.save("source", make_mixture(MODELS["qwen3_next"]))
+        self.cairn("convert", source, "out", "--to", "torch-dist", code=2, says=["layer_types", "linear_attention"])
+        self.cairn("convert", source, "out", "--to", "native", "--tp", 3, code=2, says=["TP=3", "2 key"])
+        self.cairn("plan", "--model", source / "config.json", code=2, says="gated delta nets")
+        self.assertFalse((self.dir / "out").exists())
+
+    def test_layers_that_transformers_leaves_out_are_not_lost(self):
+        source = self.save("source", make_mixture(MODELS["qwen3_next"]))
+        save_file(tensors(source) | {"mtp.fc.weight": torch.ones(24, 48)}, source / "model.safetensors", {"format": "pt"})
+        self.cairn("convert", source, "out", "--to", "native", code=2, says=["1 tensors have no place", "mtp.fc.weight", "--allow GLOB"])
 
     def test_a_pickle_of_transposed_views(self):
         """As training code writes GPT-OSS that keeps its experts [experts, out, in]."""

@@ -194,6 +194,10 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
             "\"model.norm\" cannot be before \"lm_head\": its place is already fixed"},
            {"/modules/5/layout", "rows",
             "layout is 'rows'; it must be one of stacked, transposed, alternating, grouped"},
+           {"/modules/0/groups", "heads", "groups is 'heads'; it must be one of num_key_value_heads"},
+           {"/modules/5/layout", "grouped", "'final_norm' has no heads to group by num_key_value_heads"},
+           {"/modules/5/when", "linear_attention",
+            "when depends on 'linear_attention', which is not a field"},
            {"/modules/5/suffixes", "",
             "the module model.norm: suffixes must be two: of the weight and of the bias"},
            {"/modules/5/suffixes", {"", ""}, "mine.json: the tensor model.norm occurs twice"},
@@ -293,6 +297,29 @@ TEST(MixtureTest, ALayersSizesAreBounded) {
   EXPECT_THAT(Expand(*FindFamily("mixtral"), model).status().message(), HasSubstr("8388608 experts"));
   model.erase("num_experts");
   EXPECT_THAT(Expand(*FindFamily("mixtral"), model).status().message(), HasSubstr("num_experts is missing"));
+}
+
+TEST(MixersTest, ALayerHasTheModulesOfItsType) {
+  json config = {{"model_type", "qwen3_next"},   {"num_hidden_layers", 3}, {"hidden_size", 6},
+                 {"num_attention_heads", 2},     {"vocab_size", 7},        {"intermediate_size", 5},
+                 {"full_attention_interval", 2}, {"num_experts", 2},       {"linear_num_key_heads", 2},
+                 {"max_position_embeddings", 16}};
+  const Family& family = *FindFamily("qwen3_next");
+  const Result<Model> model = ModelOfConfig(family, config);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(FunctionOf(*model).layer_types, (json{"linear_attention", "full_attention", "linear_attention"}));
+  const DecoderModules modules = *ModulesOf(family, *model);
+  for (const uint64_t layer : {0, 1, 2}) {
+    EXPECT_EQ(modules.layer(layer).Has("delta_net.output"), layer != 1);
+    EXPECT_EQ(modules.layer(layer).Has("attention.gate"), layer == 1);
+    EXPECT_TRUE(modules.layer(layer).Has("mlp.experts.up"));
+  }
+  EXPECT_THAT(ShapeOfConfig(config).status().message(), HasSubstr("gated delta nets are not counted yet"));
+  config["linear_num_key_heads"] = 3;
+  EXPECT_THAT(ModelOfConfig(family, config).status().message(),
+              HasSubstr("3 key heads of gated delta nets do not divide its 32 value heads"));
+  config["linear_num_key_heads"] = config["linear_num_value_heads"] = int64_t{1} << 30;
+  EXPECT_THAT(ModelOfConfig(family, config).status().message(), HasSubstr("is its description damaged?"));
 }
 
 TEST(StoredTensorTest, RowsOfExpertsAreFusedInEachExpert) {
