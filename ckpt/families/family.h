@@ -84,6 +84,8 @@ struct Family {
   std::map<std::string, std::string> copies = {};
   std::vector<Field> fields;
   std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
+  // Globs of stored tensors for which the table has no modules. Files with such keep the names of all.
+  std::vector<std::string> beyond = {};
   std::vector<Refusal> refusals;
   std::vector<std::string> harmless = {};  // keys that change nothing, in addition to those of every family
   bool rare = false;  // Megatron's arguments that name no family mean it only if no other one fits

@@ -82,6 +82,7 @@ class Reader {
                .class_name = of.Text("class"),
                .base_prefix = of.Text("base_prefix", ""),
                .buffers = of.Texts("buffers"),
+               .beyond = of.Texts("beyond"),
                .harmless = of.Texts("harmless"),
                .rare = of.Switch("rare"),
                .model = of.Object("model"),

@@ -157,8 +157,14 @@ class ReleasesTest(TransformersTest):
 
     def test_layers_that_transformers_leaves_out_are_not_lost(self):
         source = self.save("source", make_mixture(MODELS["qwen3_next"]))
-        save_file(tensors(source) | {"mtp.fc.weight": torch.ones(24, 48)}, source / "model.safetensors", {"format": "pt"})
-        self.cairn("convert", source, "out", "--to", "native", code=2, says=["1 tensors have no place", "mtp.fc.weight", "--allow GLOB"])
+        known = tensors(source)
+        save_file(known | {"mtp.fc.weight": torch.ones(24, 48)}, source / "model.safetensors", {"format": "pt"})
+        self.cairn("convert", source, "all", "--to", "native")
+        self.cairn("convert", "all", "back", "--to", "hf")
+        self.check_equal(source, self.dir / "back")
+        self.cairn("convert", source, "cut", "--to", "native", "--tp", 2, "--dp", 2, "--ep", 2, "--allow", "mtp.*")
+        save_file(known | {"other.weight": torch.ones(24, 48)}, source / "model.safetensors", {"format": "pt"})
+        self.cairn("convert", source, "out", "--to", "native", code=2, says=["1 tensors have no place", "other.weight", "--allow GLOB"])
 
     def test_a_pickle_of_transposed_views(self):
         """As training code writes GPT-OSS that keeps its experts [experts, out, in]."""

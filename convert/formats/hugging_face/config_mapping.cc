@@ -51,8 +51,8 @@ class Mapper {
 
   Result<ConfigMapping> Map() {
     const Status fits = MapAll();
-    mapped_.another_head = !fits.ok() && IsOfAnotherHead();
-    if (!mapped_.another_head) CAIRN_RETURN_IF_ERROR(fits);
+    mapped_.own_names = !fits.ok() && (IsOfAnotherHead() || HasMoreThanTheTable());
+    if (!mapped_.own_names) CAIRN_RETURN_IF_ERROR(fits);
     return std::move(mapped_);
   }
 
@@ -246,6 +246,13 @@ class Mapper {
   // A parameter that lies in the tensor.
   const ParameterSpec& SpecOf(const ForeignTensor& tensor) const {
     return expanded_.parameters[number_of_.at(tensor.parts[0].parameter)];
+  }
+
+  // Qwen3-Next's multi-token prediction.
+  bool HasMoreThanTheTable() const {
+    return !training_ && !unknown_.empty() && std::ranges::all_of(unknown_, [this](const std::string& name) {
+      return FitsAnyGlob(name, family_.beyond);
+    });
   }
 
   // LlamaModel, LlamaForSequenceClassification: all other tensors of the family's model exist.

@@ -28,8 +28,9 @@ struct ConfigMapping {
   std::vector<std::string> copies;  // names of those of layers of multi-token prediction (CopiesIn)
   std::vector<std::string> history;
   nlohmann::json state = nlohmann::json::object();  // more of the manifest's state
-  // Nothing is mapped: files of a class of the family that has another output than the family's, or none.
-  bool another_head = false;
+  // Nothing is mapped: files of a class of the family that has another output than the family's, or none; or
+  // with tensors beyond the family's table.
+  bool own_names = false;
 };
 
 // Pure. `training`: the manifest of a training's checkpoint, whose names may begin with a prefix; null: these

@@ -160,7 +160,7 @@ Result<std::unique_ptr<ForeignSource>> OpenThroughNames(FileSystem& fs, WeightFi
   std::vector<std::string> history = ChooseMtpLayers(source->catalog(), options.allow, config);
   auto mapping = MapByConfig(source->catalog(), /*training=*/nullptr, config, options.allow);
   if (!mapping.ok()) return mapping.status().WithContext(source->name());
-  if (mapping->another_head) return source;
+  if (mapping->own_names) return source;
   const std::string note = source->note();
   CAIRN_ASSIGN_OR_RETURN(source, ReadMapped(std::move(source), *std::move(mapping), std::move(config),
                                             options, std::move(history)));
@@ -191,7 +191,7 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFil
   std::vector<std::string> history = ChooseMtpLayers(table, options.allow, chosen);
   Result<ConfigMapping> mapping = MapByConfig(table, /*training=*/nullptr, chosen, options.allow);
   if (!mapping.ok()) return mapping.status().WithContext(files.directory);
-  if (mapping->another_head) return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
+  if (mapping->own_names) return OpenUnderOwnNames(fs, std::move(files), config.UnderOwnNames(), options);
   if (std::ranges::any_of(mapping->seen,
                           [&](const auto& seen) { return files.tensors[seen.first].transposed; }))
     return OpenThroughNames(fs, std::move(files), std::move(config), options);
