@@ -46,7 +46,8 @@ def to_fp8(weight, block):
 
 
 # Matrices that are not in linear layers, or choose experts.
-OTHERS = ("embed", "wte", "wpe", "lm_head", "mlp.gate.weight", "block_sparse_moe.gate.weight", "shared_expert_gate")
+OTHERS = ("embed", "wte", "wpe", "lm_head", "mlp.gate.weight", "block_sparse_moe.gate.weight", "shared_expert_gate",
+          "in_proj_ba.", "in_proj_a.", "in_proj_b.")
 # Whole blocks only, as transformers needs them.
 EVEN = {"vocab_size": 61, "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 3, "intermediate_size": 384,
         "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -6,6 +6,7 @@
 #include "convert/formats/hugging_face/quantized_source.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <unordered_map>
 
@@ -80,12 +81,16 @@ std::optional<float> EncodeBlock(const float* in, uint64_t rows, uint64_t column
   return scale;
 }
 
-// The matrix of a linear layer, other than those that choose experts.
+// Matrices with a number for each expert or head: releases keep them.
+constexpr std::string_view kKept[] = {"mlp.router", "mlp.shared_gate", "delta_net.beta", "delta_net.decay"};
+
+// The matrix of a linear layer, other than those.
 bool IsLinear(const ParameterSpec& spec) {
   const CanonicalModule* module = ModuleOfParameter(spec.name);
-  return module && spec.is_matrix() &&
-         (module->name.starts_with("attention.") || module->name.starts_with("mlp.")) &&
-         module->name != "mlp.router" && module->name != "mlp.shared_gate";
+  if (!module || !spec.is_matrix() || std::ranges::find(kKept, module->name) != std::end(kKept)) return false;
+  return std::ranges::any_of(std::array{"attention.", "mlp.", "delta_net."},
+                             [&](const char* part) { return module->name.starts_with(part); }) &&
+         !module->name.ends_with("_convolution");
 }
 
 Result<const Family*> FamilyOf(const CheckpointSource& source) {
