@@ -112,7 +112,8 @@ def unused_port():
 
 
 def free_port(rank, file):
-    """One port for all ranks, which rank 0 finds."""
+    """One port for all ranks of a job, which rank 0 finds."""
+    file = f"{file}.rendezvous"
     if rank == 0:
         pathlib.Path(f"{file}.new").write_text(str(unused_port()))
         os.rename(f"{file}.new", file)
@@ -167,6 +168,8 @@ class RanksCase(unittest.TestCase):
 
     def run_ranks(self, case, world, killed=(), seconds=300, arguments=()):
         """killed: the ranks that end by SIGKILL; all others must return. arguments: more of the case."""
+        for port in pathlib.Path(self.directory).rglob("*.rendezvous"):
+            port.unlink()  # an earlier job's of the same name, which a rank would read before rank 0 replaces it
         given = (world, self.directory, seconds, arguments)
         ranks = [self.context.Process(target=run_case, args=(self.cases, case, rank, *given)) for rank in range(world)]
         for process in ranks:
