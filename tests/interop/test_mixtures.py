@@ -163,6 +163,10 @@ class ReleasesTest(TransformersTest):
         self.cairn("convert", "all", "back", "--to", "hf")
         self.check_equal(source, self.dir / "back")
         self.cairn("convert", source, "cut", "--to", "native", "--tp", 2, "--dp", 2, "--ep", 2, "--allow", "mtp.*")
+        lost = "model.layers.1.input_layernorm.weight"
+        save_file({name: tensor for name, tensor in known.items() if name != lost} | {"mtp.fc.weight": torch.ones(24, 48)},
+                  source / "model.safetensors", {"format": "pt"})
+        self.cairn("convert", source, "out", "--to", "native", code=2, says=["1 tensors", "are missing", lost])
         save_file(known | {"other.weight": torch.ones(24, 48)}, source / "model.safetensors", {"format": "pt"})
         self.cairn("convert", source, "out", "--to", "native", code=2, says=["1 tensors have no place", "other.weight", "--allow GLOB"])
 

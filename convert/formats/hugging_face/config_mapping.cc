@@ -50,9 +50,10 @@ class Mapper {
   }
 
   Result<ConfigMapping> Map() {
-    const Status fits = MapAll();
-    mapped_.own_names = !fits.ok() && (IsOfAnotherHead() || HasMoreThanTheTable());
-    if (!mapped_.own_names) CAIRN_RETURN_IF_ERROR(fits);
+    if (const Status fits = MapAll(); !fits.ok()) {
+      if (!IsOfAnotherHead()) return fits;
+      mapped_.own_names = true;
+    }
     return std::move(mapped_);
   }
 
@@ -181,6 +182,10 @@ class Mapper {
         mapped_.history.push_back(fmt::format("import: {} was left out (--allow)", DisplayName(stored)));
       return mapped_.left[Fate::kAllowed].push_back(tensor);
     }
+    if (!known && !training_ && FitsAnyGlob(stored.spec.name, family_.beyond)) {
+      mapped_.own_names = true;  // if all others have a place
+      return;
+    }
     if (!known) {
       numbered_ += state && stored.spec.name.find_first_not_of("0123456789") == std::string::npos;
       const bool optimizer = IsBelowAny(stored.spec.name, optimizers_);
@@ -246,13 +251,6 @@ class Mapper {
   // A parameter that lies in the tensor.
   const ParameterSpec& SpecOf(const ForeignTensor& tensor) const {
     return expanded_.parameters[number_of_.at(tensor.parts[0].parameter)];
-  }
-
-  // Qwen3-Next's multi-token prediction.
-  bool HasMoreThanTheTable() const {
-    return !training_ && !unknown_.empty() && std::ranges::all_of(unknown_, [this](const std::string& name) {
-      return FitsAnyGlob(name, family_.beyond);
-    });
   }
 
   // LlamaModel, LlamaForSequenceClassification: all other tensors of the family's model exist.

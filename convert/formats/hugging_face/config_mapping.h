@@ -28,8 +28,8 @@ struct ConfigMapping {
   std::vector<std::string> copies;  // names of those of layers of multi-token prediction (CopiesIn)
   std::vector<std::string> history;
   nlohmann::json state = nlohmann::json::object();  // more of the manifest's state
-  // Nothing is mapped: files of a class of the family that has another output than the family's, or none; or
-  // with tensors beyond the family's table.
+  // The files keep their names, and the rest of this is not used: they are of a class of the family that has
+  // another output than the family's, or none; or have tensors beyond the family's table.
   bool own_names = false;
 };
 
