@@ -6,7 +6,6 @@
 #include "convert/formats/hugging_face/quantized_source.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <unordered_map>
 
@@ -81,16 +80,21 @@ std::optional<float> EncodeBlock(const float* in, uint64_t rows, uint64_t column
   return scale;
 }
 
-// Matrices with a number for each expert or head: releases keep them.
-constexpr std::string_view kKept[] = {"mlp.router", "mlp.shared_gate", "delta_net.beta", "delta_net.decay"};
+// Releases keep convolutions, and matrices with a row for each expert or head.
+constexpr std::string_view kKept[] = {"mlp.router",
+                                      "mlp.shared_gate",
+                                      "delta_net.beta",
+                                      "delta_net.decay",
+                                      "delta_net.query_convolution",
+                                      "delta_net.key_convolution",
+                                      "delta_net.value_convolution"};
 
 // The matrix of a linear layer, other than those.
 bool IsLinear(const ParameterSpec& spec) {
   const CanonicalModule* module = ModuleOfParameter(spec.name);
-  if (!module || !spec.is_matrix() || std::ranges::find(kKept, module->name) != std::end(kKept)) return false;
-  return std::ranges::any_of(std::array{"attention.", "mlp.", "delta_net."},
-                             [&](const char* part) { return module->name.starts_with(part); }) &&
-         !module->name.ends_with("_convolution");
+  return module && spec.is_matrix() && std::ranges::find(kKept, module->name) == std::end(kKept) &&
+         (module->name.starts_with("attention.") || module->name.starts_with("mlp.") ||
+          module->name.starts_with("delta_net."));
 }
 
 Result<const Family*> FamilyOf(const CheckpointSource& source) {

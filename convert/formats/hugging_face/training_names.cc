@@ -161,13 +161,12 @@ class MemoryMapper {
 
 // A state dict has the output matrix of a tied model, too.
 void AddTied(const Family& family, const Model& model, nlohmann::json& state) {
-  if (!IsOn(model.tied_embeddings)) return;
-  const auto name_of = [&](std::string_view canonical) {
-    const auto found = std::ranges::find(family.modules, canonical,
-                                         [](const Module& module) { return module.canonical[0]; });
-    return found->Name(/*of_bias=*/false);
-  };
-  state["shared_params"][name_of("output")] = name_of("embedding.word");
+  std::string head, embedding;
+  for (const Module& module : family.modules) {
+    if (module.canonical[0] == "output") head = module.Name(/*of_bias=*/false);
+    if (module.canonical[0] == "embedding.word") embedding = module.Name(/*of_bias=*/false);
+  }
+  if (IsOn(model.tied_embeddings) && !head.empty()) state["shared_params"][head] = embedding;
 }
 
 }  // namespace
