@@ -200,6 +200,8 @@ class TypesTest(TransformersTest):
                 save(kind, directory)
                 config = ("--config", directory / "release")
                 self.cairn("convert", directory / "training", directory / "megatron", "--to", "torch-dist", "--tp", 2, "--dtype", "bf16", *config)
+                rounded = self.cairn("convert", directory / "megatron", directory / "rounded", "--to", "dcp", *config)
+                self.assertIn("--dtype fp32 writes them as the weights", rounded.stderr)
                 self.cairn("convert", directory / "megatron", directory / "back", "--to", "dcp", "--tp", 1, "--dp", 2, "--dtype", "fp32", *config)
                 self.check_tensors(directory / "training", directory / "back")
 
@@ -221,6 +223,9 @@ class TypesTest(TransformersTest):
                            (("--to", "dcp", "--names", "titan"), "'titan' is not one of canonical, transformers")):
             self.cairn("convert", "native", "out", *more, code=2, says=says)
         self.cairn("convert", "llama/training", "out", "--to", "dcp", "--names", "transformers", code=2, says=["llama/training", "--config DIR"])
+        self.cairn("convert", "native", "out", "--to", "dcp", "--config", "llama/release", code=2,
+                   says=["model of qwen3_moe", "llama/release/config.json"])
+        self.cairn("convert", "native", "out", "--to", "dcp", "--config", "nowhere", code=2, says="nowhere")
         self.cairn("convert", "native", "out", "--to", "dcp", "--names", "canonical", "--config", "moe/release")
         self.assertIn("model.layers.0.mlp.experts.gate.weight", loaded(self.dir / "out")[0])
 

@@ -77,6 +77,16 @@ void PrintExport(const OpenedSource& opened, const System& format, const Topolog
   fmt::print("read back and equal: source fingerprint {}\n", fingerprint);
 }
 
+// A training that computes in fp32 loads the rounded weights.
+void NoteMasters(const CheckpointSource& source) {
+  const bool has_masters = std::ranges::any_of(
+      source.catalog().tensors, [](const TensorEntry& tensor) { return tensor.role == Role::kMaster; });
+  if (has_masters)
+    PrintProblem(
+        "note: the masters are beside the 16-bit weights, as the optimizer's master_param; --dtype fp32 "
+        "writes them as the weights");
+}
+
 // Writes and reports, or prints the cost. Notes about state that cannot be carried go to stderr.
 Result<int> RunExport(const OpenedSource& opened, const System& format, const ExportOptions& options,
                       const TransferFlags& flags) {
@@ -103,10 +113,12 @@ void ChooseZero(const System& format, Topology& topology) {
 Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
   TransferFlags flags = arguments.flags.transfer;
-  flags.open.keep_unread = arguments.flags.options.format->name == "dcp";
+  const bool is_dcp = arguments.flags.options.format->name == "dcp";
+  flags.open.keep_unread = is_dcp;
   flags.open.names_in_memory = arguments.flags.options.format->any_names &&
                                arguments.names_in_memory.value_or(!flags.open.config.empty());
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false, arguments.dtype));
+  if (is_dcp && flags.open.names_in_memory && !arguments.dtype) NoteMasters(opened.source());
   CAIRN_ASSIGN_OR_RETURN(Topology topology, arguments.topology.Of(opened.source().manifest()));
   ChooseZero(*arguments.flags.options.format, topology);
   const ExportOptions options{.target = {.topology = topology,

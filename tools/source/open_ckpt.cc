@@ -129,6 +129,16 @@ std::unique_ptr<CheckpointSource> Taken(OpenedSource& opened) {
   return std::move(opened.step.reader);
 }
 
+// The names that --config asks for are those of this model.
+Status CheckFamily(FileSystem& fs, const std::string& config, const CheckpointSource& source) {
+  CAIRN_ASSIGN_OR_RETURN(const ConfigModel asked, ReadConfigAt(fs, config));
+  const std::string& own = *source.manifest().model.architecture;
+  if (own.empty() || (asked.family && asked.family->name == own)) return OkStatus();
+  return InvalidArgument(
+      "{}: it is a model of {}, and {} describes another; write --names transformers, without --config",
+      source.name(), own, asked.path);
+}
+
 Result<OpenedSource> OpenByConfig(FileSystem& fs, const Place& place, const OpenOptions& options,
                                   Notes& notes) {
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAt(fs, place, options, notes));
@@ -136,7 +146,9 @@ Result<OpenedSource> OpenByConfig(FileSystem& fs, const Place& place, const Open
   if (options.config.empty()) return opened;
   if (const Manifest& manifest = opened.source().manifest(); manifest.model.architecture) {
     if (opened.foreign && IsReadByConfig(manifest.history)) return opened;  // instead of args
-    if (!options.names_in_memory)
+    if (options.names_in_memory)
+      CAIRN_RETURN_IF_ERROR(CheckFamily(fs, options.config, opened.source()));
+    else
       notes.push_back(fmt::format("note: {} describes its own model; --config is not used for it",
                                   opened.source().name()));
     return opened;
